@@ -1,0 +1,1 @@
+"""Ops, kernels, Programs and Workloads: the text that both back ends run."""

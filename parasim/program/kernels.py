@@ -1,0 +1,69 @@
+"""The closed list of kernels: name -> dims, reads, writes, meaning.
+
+`cost` prices every name here, `executor` implements every name here in torch; a test keeps the three lists equal. Every kernel is a pure
+function of named buffers: no autograd graph outlives an op. Rows are tokens (sequence x micro-batch) of the rank, matrices are (rows, columns).
+A kernel whose written buffer is also read accumulates into it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class KernelSpec(NamedTuple):
+    """`dims`, `reads` and `writes` name the positional entries of a Kernel; a trailing `?` marks an optional one, `*` any number."""
+
+    dims: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    meaning: str
+
+
+def _spec(dims: str, reads: str, writes: str, meaning: str) -> KernelSpec:
+    return KernelSpec(tuple(dims.split()), tuple(reads.split()), tuple(writes.split()), meaning)
+
+
+KERNELS: dict[str, KernelSpec] = {
+    # data and studies
+    "sample": _spec("rows width", "", "x", "draw one microbatch; role input or target; width is the vocabulary when x holds integers"),
+    "delay": _spec("seconds", "any*", "any*", "takes the given seconds; written values carry no meaning"),
+    # linear algebra; linear has y = x w (+ b), x (rows, inner), w (inner, columns)
+    "linear": _spec("rows inner columns", "x w b?", "y", "y = x w (+ b)"),
+    "linear_input_grad": _spec("rows inner columns", "dy w", "dx", "dx = dy w^T"),
+    "linear_weight_grad": _spec("rows inner columns", "x dy gw?", "gw", "gw (+)= x^T dy"),
+    "bias_grad": _spec("rows columns", "dy gb?", "gb", "gb (+)= column sums of dy"),
+    # a language-model head whose weight is stored (columns, inner), like the embedding it may be tied to
+    "head": _spec("rows inner columns", "x w", "y", "y = x w^T"),
+    "head_input_grad": _spec("rows inner columns", "dy w", "dx", "dx = dy w"),
+    "head_weight_grad": _spec("rows inner columns", "x dy gw?", "gw", "gw (+)= dy^T x"),
+    # activations
+    "gelu": _spec("rows columns", "x", "y", "tanh-approximated GELU"),
+    "gelu_grad": _spec("rows columns", "dy x", "dx", "derivative of gelu at x"),
+    "swiglu": _spec("rows columns", "x", "y", "x (rows, 2 columns) interleaves (gate, up); y = silu(gate) up"),
+    "swiglu_grad": _spec("rows columns", "dy x", "dx", "derivative of swiglu at x"),
+    # normalisation over the columns
+    "layer_norm": _spec("rows columns", "x w b", "y", "layer norm, eps 1e-5"),
+    "layer_norm_input_grad": _spec("rows columns", "dy x w", "dx", "statistics are recomputed from x"),
+    "layer_norm_weight_grad": _spec("rows columns", "dy x gw? gb?", "gw gb", "gw (+)= sum dy xhat, gb (+)= sum dy"),
+    "rms_norm": _spec("rows columns", "x w", "y", "RMS norm, eps 1e-5"),
+    "rms_norm_input_grad": _spec("rows columns", "dy x w", "dx", "statistics are recomputed from x"),
+    "rms_norm_weight_grad": _spec("rows columns", "dy x gw?", "gw", "gw (+)= sum dy xhat"),
+    # attention; qkv packs, per key-value head, its query heads, its key and its value: (rows, (heads + 2 kv_heads) head_dim)
+    "rotary": _spec("batch sequence heads kv_heads head_dim", "qkv", "qkv_rotated", "rotary embedding of queries and keys, base 10000"),
+    "rotary_grad": _spec("batch sequence heads kv_heads head_dim", "dqkv_rotated", "dqkv", "the inverse rotation"),
+    "attention": _spec("batch sequence heads kv_heads head_dim", "qkv", "o lse", "causal softmax attention, tiled; lse (heads, rows) fp32"),
+    "attention_grad": _spec("batch sequence heads kv_heads head_dim", "do qkv o lse", "dqkv", "tiled backward; scores are recomputed"),
+    # embedding and loss; the vocabulary may be cut along the rank's tp coordinate
+    "embedding": _spec("rows columns", "tokens w p?", "x", "rows of w, zero for tokens of other ranks' shards, plus positions p on shard 0"),
+    "embedding_weight_grad": _spec("rows columns", "tokens dx gw? gp?", "gw gp?", "scatter-add of dx"),
+    "cross_entropy_stats": _spec("rows columns", "logits labels", "stats", "per row: max, sum exp, logit of the label, fp32 (1, rows, 3)"),
+    "cross_entropy": _spec("rows columns scale", "stats", "loss", "loss (1,) = sum over rows / scale, from the stats of all shards (n, rows, 3)"),
+    "cross_entropy_grad": _spec("rows columns scale", "logits labels stats", "dlogits", "(softmax - one-hot) / scale"),
+    "mean_squared_error": _spec("rows columns scale", "y target", "loss dy", "loss (1,) = sum (y - target)^2 / scale, and its derivative"),
+    # elementwise
+    "residual_add": _spec("rows columns", "a b bias?", "c", "c = a + b (+ bias)"),
+    # optimizer
+    "zero": _spec("elements", "", "g*", "fill with zeros"),
+    "flat_slice": _spec("elements", "p*", "shard", "this rank's flat shard of the padded concatenation of p"),
+    "adam": _spec("elements", "p g m v", "p m v low?", "Adam with bias correction on fp32 (or the run's) state; low is the rounded copy of p"),
+}

@@ -1,0 +1,73 @@
+"""Program (the text of one rank class) and Workload (programs plus the arrays that resolve their names): the first waist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ops import DTYPE_BYTES, Buffer, Op, Ref
+
+IntArray = NDArray[np.int64]
+
+
+class Call(NamedTuple):
+    """One use of a body: one microbatch, two for {F&B} and for batches of transfers, none for per-step work."""
+
+    body: str
+    microbatches: tuple[int, ...] = ()
+    step: int = 0
+
+
+@dataclass(frozen=True)
+class Program:
+    """`bodies` are op templates whose buffers name slots of the call's microbatches; `calls` order them. `windows` bounds live outputs."""
+
+    buffers: Mapping[str, Buffer]
+    bodies: Mapping[str, tuple[Op, ...]]
+    calls: tuple[Call, ...]
+    windows: Mapping[str, int] = field(default_factory=dict)
+
+    def nbytes(self, refs: tuple[Ref, ...]) -> int:
+        """Bytes of the named buffers (shape times dtype)."""
+        return sum(buffer_bytes(self.buffers[r.name]) for r in refs)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is simulated and executed.
+
+    `class_of_rank` int[world] picks the Program; `groups[name]` int[k, n] lists the k groups of n ranks in axis order; `peers[name]`
+    int[world] gives each rank's peer (-1: none); `coordinates[axis]` int[world]; `loads[name]` float[n, n] are source x destination shares.
+    """
+
+    programs: tuple[Program, ...]
+    class_of_rank: IntArray
+    groups: Mapping[str, IntArray]
+    peers: Mapping[str, IntArray]
+    coordinates: Mapping[str, IntArray]
+    loads: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    steps: int = 1
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return len(self.class_of_rank)
+
+    def program_of(self, rank: int) -> Program:
+        """The Program that `rank` runs."""
+        return self.programs[int(self.class_of_rank[rank])]
+
+    def members(self, rank: int, group: str) -> IntArray:
+        """The ranks of the group called `group` that holds `rank`, in axis order."""
+        table = self.groups[group]
+        return np.asarray(table[np.nonzero(table == rank)[0][0]])
+
+
+def buffer_bytes(buffer: Buffer) -> int:
+    """Bytes of one buffer with integer dims."""
+    return prod(int(n) for n in buffer.shape) * DTYPE_BYTES[buffer.dtype]
