@@ -1,0 +1,101 @@
+"""Layout: everything that says how a model is cut, resolved (no `auto` left). One block per concern, each read by one lowering pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..program.ops import DType
+
+AXIS_ORDER = ("tp", "cp", "ep", "dp", "pp")
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Sizes of the axes. world = tp cp dp pp; ep re-tiles dp cp. `order` is fastest first."""
+
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp: int = 1
+    pp: int = 1
+    order: tuple[str, ...] = AXIS_ORDER
+
+    @property
+    def world(self) -> int:
+        """Number of ranks."""
+        return self.tp * self.cp * self.dp * self.pp
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`global_` and `micro` in sequences (rows for an MLP), `sequence` in tokens. `microbatches` per replica and step."""
+
+    global_: int
+    micro: int
+    sequence: int
+    microbatches: int
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """How gradients are reduced over dp; `bucket` in bytes of gradients."""
+
+    mode: Literal["naive", "per-parameter", "flat", "bucketed"] = "bucketed"
+    bucket: int = 25 * 2**20
+
+
+@dataclass(frozen=True)
+class Zero:
+    """ZeRO stage and its knobs; `shard` is the size of the shard group."""
+
+    stage: Literal[0, 1, 2, 3] = 0
+    shard: int = 1
+    overlap: bool = True
+    prefetch: int = 1
+    limit: int = 2
+    reshard_after_forward: bool = True
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """`layers` per stage, in order of depth (ranks x chunks entries)."""
+
+    schedule: str = "1f1b"
+    chunks: int = 1
+    comm: Literal["async", "stream", "blocking"] = "async"
+    layers: tuple[int, ...] = ()
+    optimizer: Literal["barrier", "post-validation"] = "barrier"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Tensor parallel style; `asynchronous` overlaps its collectives with compute."""
+
+    style: Literal["megatron", "all-gather"] = "megatron"
+    sequence_parallel: bool = False
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`gradient` is the dtype gradients are accumulated and reduced in; `master` keeps an fp32 copy of low-precision parameters."""
+
+    name: Literal["adam"] = "adam"
+    gradient: DType = "bf16"
+    master: bool = True
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The whole layout of one run."""
+
+    degrees: Degrees
+    batch: Batch
+    precision: DType = "bf16"
+    data: DataParallel = field(default_factory=DataParallel)
+    zero: Zero = field(default_factory=Zero)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    tensor: Tensor = field(default_factory=Tensor)
+    recompute: Literal["none", "full"] = "none"
+    optimizer: Optimizer = field(default_factory=Optimizer)

@@ -1,0 +1,58 @@
+"""Mesh: ranks, their coordinates along the axes, and the groups of ranks that differ along one axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .layout import Degrees
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Arrays over ranks. The factor axes of the world are tp, cp, dp, pp in the order given, fastest first; ep re-tiles dp cp."""
+
+    degrees: Degrees
+
+    @cached_property
+    def factors(self) -> tuple[tuple[str, int], ...]:
+        """(axis, size) of the factor axes, fastest first."""
+        return tuple((a, getattr(self.degrees, a)) for a in self.degrees.order if a != "ep")
+
+    @cached_property
+    def coordinates(self) -> dict[str, IntArray]:
+        """Coordinate of every rank along each axis, int[world]."""
+        rank = np.arange(self.degrees.world)
+        out: dict[str, IntArray] = {}
+        for axis, size in self.factors:
+            out[axis] = rank % size
+            rank = rank // size
+        return out
+
+    def groups(self, axis: str) -> IntArray:
+        """All groups along `axis`, int[k, size], members in axis order, groups by their first rank."""
+        shape = [size for _, size in reversed(self.factors)]
+        position = len(self.factors) - 1 - [a for a, _ in self.factors].index(axis)
+        grid = np.arange(self.degrees.world).reshape(shape)
+        table = np.moveaxis(grid, position, -1).reshape(-1, shape[position])
+        return np.asarray(table[np.argsort(table[:, 0])])
+
+    def peer(self, axis: str, offset: int) -> IntArray:
+        """For every rank the rank `offset` further along `axis`, with wrap, int[world]."""
+        table = self.groups(axis)
+        out = np.empty(self.degrees.world, dtype=np.int64)
+        out[table] = np.roll(table, -offset, axis=1)
+        return out
+
+    def rank(self, **coordinates: int) -> int:
+        """The rank at the given coordinates (missing ones are 0)."""
+        out, stride = 0, 1
+        for axis, size in self.factors:
+            out += coordinates.get(axis, 0) * stride
+            stride *= size
+        return out
