@@ -1,0 +1,211 @@
+"""verify: what must hold of a Workload before anything is simulated or started. Violations are data; an empty tuple means sound.
+
+Each class is resolved (reads after writes), its gradients counted (every accumulation before the reduction, every replicated gradient reduced
+once), its channels and collectives compared with those of its partners, and the whole is dry-run with zero prices: whatever would deadlock
+on one in-order queue per stream is found here and named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ..errors import InvalidProgram, Violation
+from .edges import Resolved, resolve
+from .ops import P2P, Collective, Compute, Op, Ref
+from .text import describe
+from .workload import Program, Workload
+
+REPLICATED = "dp"  # the group over which full gradients are replicas until a collective sums them
+
+
+def _instances(program: Program) -> Iterator[tuple[Op, tuple[int, ...]]]:
+    for call in program.calls:
+        for op in program.bodies[call.body]:
+            yield op, call.microbatches
+
+
+def _gradients(c: int, program: Program, replicated: bool) -> list[Violation]:
+    """Every accumulation of a persistent gradient precedes what reduces it, and every gradient is reduced over dp once per step."""
+    gradients = {n for n, b in program.buffers.items() if b.category == "gradients" and b.persistent and not b.of}
+    total: Counter[str] = Counter()
+    reduced: Counter[str] = Counter()
+    for op, _ in _instances(program):
+        total.update(_accumulated(op, gradients))
+    done: Counter[str] = Counter()
+    found = []
+    for op, microbatches in _instances(program):
+        done.update(_accumulated(op, gradients))
+        if not isinstance(op, Collective):
+            continue
+        for ref in op.reads:
+            if ref.name in gradients:
+                reduced[ref.name] += op.group == REPLICATED
+                if done[ref.name] != total[ref.name]:
+                    text = f"reads {ref.name} after {done[ref.name]} of {total[ref.name]} accumulations"
+                    found.append(Violation(f"class {c}", describe(op, microbatches), text))
+    if replicated:
+        steps = 1 + max((call.step for call in program.calls), default=0)
+        for name in sorted(n for n in gradients if total[n] and reduced[n] != steps):
+            found.append(Violation(f"class {c}", name, f"is reduced over {REPLICATED} {reduced[name]} times in {steps} step(s)"))
+    return found
+
+
+def _accumulated(op: Op, gradients: set[str]) -> list[str]:
+    return [r.name for r in op.writes if r.name in gradients and r in op.reads] if isinstance(op, Compute) else []
+
+
+def _microbatch(ref: Ref, microbatches: tuple[int, ...]) -> int:
+    return microbatches[ref.slot] if ref.slot >= 0 else -1
+
+
+def _channels(workload: Workload, first: dict[int, int]) -> list[Violation]:
+    """What one end sends on a channel, in order, is what the other end receives."""
+    sent: dict[tuple[str, int, int], list[int]] = {}
+    received: dict[tuple[str, int, int], list[int]] = {}
+    for c, rank in first.items():
+        for op, microbatches in _instances(workload.programs[c]):
+            if isinstance(op, P2P):
+                for m in op.sends:
+                    peer = int(workload.class_of_rank[workload.peers[m.peer][rank]])
+                    sent.setdefault((m.channel, c, peer), []).append(_microbatch(m.buffer, microbatches))
+                for m in op.recvs:
+                    peer = int(workload.class_of_rank[workload.peers[m.peer][rank]])
+                    received.setdefault((m.channel, peer, c), []).append(_microbatch(m.buffer, microbatches))
+    found = []
+    for key in sorted({*sent, *received}):
+        a, b = sent.get(key, []), received.get(key, [])
+        if a != b:
+            at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+            text = f"sends {len(a)} messages to class {key[2]}, which receives {len(b)}; first difference at message {at}: {a[at : at + 3]} against {b[at : at + 3]}"
+            found.append(Violation(f"channel {key[0]}", f"class {key[1]}", text))
+    return found
+
+
+def _collectives(workload: Workload, first: dict[int, int]) -> list[Violation]:
+    """All classes of a group issue the same collectives, of the same size, in the same order on each (group, stream)."""
+    orders: dict[tuple[str, str], dict[int, list[tuple[str, int]]]] = {}
+    for c in first:
+        program = workload.programs[c]
+        for op, _ in _instances(program):
+            if isinstance(op, Collective):
+                size = program.nbytes(op.reads) if op.op != "all_gather" else program.nbytes(op.writes)
+                orders.setdefault((op.group, op.stream), {}).setdefault(c, []).append((op.op, size))
+    found = []
+    for (group, stream), by_class in orders.items():
+        for c, other in sorted(_partners(workload, group)):
+            if c in first and other in first and by_class.get(c) != by_class.get(other):
+                text = f"issues {len(by_class.get(c, []))} collectives, class {other} of the same group {len(by_class.get(other, []))}, or in another order or size"
+                found.append(Violation(f"group {group} stream {stream}", f"class {c}", text))
+    return found
+
+
+def _partners(workload: Workload, group: str) -> set[tuple[int, int]]:
+    """Pairs of different classes that share a group (the first member against the others)."""
+    classes = workload.class_of_rank[workload.groups[group]]
+    return {(int(row[0]), int(x)) for row in {tuple(r) for r in classes.tolist()} for x in row[1:] if x != row[0]}
+
+
+class _Dry:
+    """A run without prices: one actor per class, each stream a queue; what cannot proceed is stuck."""
+
+    def __init__(self, workload: Workload, resolved: dict[int, Resolved], first: dict[int, int]) -> None:
+        self.workload, self.resolved, self.first = workload, resolved, first
+        self.queue = {(c, s): [] for c, r in resolved.items() for s in range(len(r.streams))}  # type: dict[tuple[int, int], list[int]]
+        for c, r in resolved.items():
+            for i, s in enumerate(r.stream.tolist()):
+                self.queue[c, s].append(i)
+        self.at = dict.fromkeys(self.queue, 0)
+        self.done = {c: bytearray(len(r)) for c, r in resolved.items()}
+        self.blocked: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self.arrived: dict[object, set[int]] = {}
+        self.passed: dict[object, int] = {}
+        self.ordinal: Counter[object] = Counter()
+        self.posted: dict[object, set[str]] = {}
+        self.waiting: dict[object, list[tuple[int, int]]] = {}
+        self.keys: dict[tuple[int, int], list[object]] = {}
+
+    def run(self) -> list[tuple[int, int]]:
+        """Stuck instances as (class, instance)."""
+        todo = list(self.queue)
+        while todo:
+            self._advance(todo.pop(), todo)
+        return [(c, q[self.at[c, s]]) for (c, s), q in sorted(self.queue.items()) if self.at[c, s] < len(q)]
+
+    def _advance(self, key: tuple[int, int], todo: list[tuple[int, int]]) -> None:
+        c, queue = key[0], self.queue[key]
+        resolved, done = self.resolved[c], self.done[c]
+        while self.at[key] < len(queue):
+            i = queue[self.at[key]]
+            unmet = next((e for e in resolved.waits(i) if not done[e]), None)
+            if unmet is not None:
+                self.blocked.setdefault((c, unmet), []).append(key)
+                return
+            if not self._meet(c, i, key, todo):
+                return
+            done[i] = 1
+            self.at[key] += 1
+            todo += self.blocked.pop((c, i), ())
+
+    def _meet(self, c: int, i: int, key: tuple[int, int], todo: list[tuple[int, int]]) -> bool:
+        """Has every partner of instance i arrived? Registers this one and wakes the others when it completes the meeting."""
+        op = self.resolved[c].op(i)
+        if isinstance(op, Compute):
+            return True
+        if (c, i) not in self.keys:
+            self.keys[c, i] = self._register(c, op, self.resolved[c].microbatches(i))
+            for k in self.keys[c, i]:
+                if self._complete(k):
+                    todo += self.waiting.pop(k, ())
+        open_ = next((k for k in self.keys[c, i] if not self._complete(k)), None)
+        if open_ is None:
+            return True
+        self.waiting.setdefault(open_, []).append(key)
+        return False
+
+    def _register(self, c: int, op: Op, microbatches: tuple[int, ...]) -> list[object]:
+        rank, classes = self.first[c], self.workload.class_of_rank
+        if isinstance(op, Collective):
+            members = tuple(sorted({int(x) for x in classes[self.workload.members(rank, op.group)]}))
+            ordinal = self.ordinal[c, op.group, op.stream]
+            self.ordinal[c, op.group, op.stream] += 1
+            key: object = ("collective", members, op.group, op.stream, ordinal)
+            self.arrived.setdefault(key, set()).add(c)
+            return [key]
+        keys: list[object] = []
+        assert isinstance(op, P2P)
+        for m, sending in [(m, True) for m in op.sends] + [(m, False) for m in op.recvs]:
+            peer = int(classes[self.workload.peers[m.peer][rank]])
+            ends = (c, peer) if sending else (peer, c)
+            count = ("message", m.channel, ends, _microbatch(m.buffer, microbatches))
+            ordinal = self.ordinal[count, sending]
+            self.ordinal[count, sending] += 1
+            key = (*count, ordinal)
+            self.posted.setdefault(key, set()).add("send" if sending else "recv")
+            keys.append(key)
+        return keys
+
+    def _complete(self, key: object) -> bool:
+        assert isinstance(key, tuple)
+        return len(self.arrived[key]) == len(key[1]) if key[0] == "collective" else len(self.posted[key]) == 2
+
+
+def verify(workload: Workload) -> tuple[Violation, ...]:
+    """All violations of a Workload, empty when it may be simulated and started. Never raises for an unsound Workload."""
+    first: dict[int, int] = {}
+    for rank, c in enumerate(workload.class_of_rank.tolist()):
+        first.setdefault(c, rank)
+    found: list[Violation] = []
+    resolved: dict[int, Resolved] = {}
+    replicated = REPLICATED in workload.groups and workload.groups[REPLICATED].shape[1] > 1
+    for c in first:
+        try:
+            resolved[c] = resolve(workload.programs[c])
+        except InvalidProgram as e:
+            found.append(Violation(f"class {c}", "program", str(e)))
+        found += _gradients(c, workload.programs[c], replicated)
+    found += _channels(workload, first) + _collectives(workload, first)
+    if len(resolved) == len(first):
+        stuck = _Dry(workload, resolved, first).run()
+        found += [Violation(f"rank {first[c]}", resolved[c].text(i), "can never start or end (deadlock in a dry run)") for c, i in stuck]
+    return tuple(found)
