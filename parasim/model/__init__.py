@@ -1,0 +1,1 @@
+"""Models: their sizes, where they come from, and the closed forms of their cost."""

@@ -1,0 +1,91 @@
+"""Models by catalog name, by file (a Hugging Face config.json or a model .yaml) or inline."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..errors import Malformed, Unparsable
+from .hf import from_config
+from .schema import nearest, read_model
+from .spec import Model
+
+SUFFIXES = (".json", ".yaml", ".yml")
+
+
+def catalog() -> dict[str, Model]:
+    """Every model that ships with parasim, by name, in order of name."""
+    return dict(_catalog())
+
+
+@cache
+def _catalog() -> dict[str, Model]:
+    entries = sorted((e for e in files(__package__).joinpath("catalog").iterdir() if e.name.endswith(".yaml")), key=lambda e: e.name)
+    return {e.name.removesuffix(".yaml"): read_model(yaml.safe_load(e.read_text()), e.name, e.name.removesuffix(".yaml")) for e in entries}
+
+
+def load_model(spec: str | Path | Mapping[str, object], where: Path = Path()) -> Model:
+    """The model called, stored at or described by `spec`; paths are relative to the folder `where`.
+
+    A name of the catalog comes first, then a path (a config.json, a .yaml, or a folder that holds a config.json). Raises `Malformed` for an
+    unknown name (with the nearest ones), a missing file or a wrong value, `Unparsable` for a file that is empty, broken or lacks keys
+    (each named), `Refused` for a model of a shape that parasim does not have.
+    """
+    if isinstance(spec, Mapping):
+        return read_model(spec, "model")
+    if not isinstance(spec, str | Path):
+        raise Malformed(f"model={spec} must be a name of the catalog, a path or a mapping; names: {', '.join(_catalog())}")
+    if str(spec) in _catalog():
+        return _catalog()[str(spec)]
+    path = where / Path(spec).expanduser()
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        return _load_file(path)
+    if isinstance(spec, Path) or path.suffix in SUFFIXES or "/" in spec:
+        raise Malformed(f"model={spec}: no such file: {path}{nearest(str(spec), _catalog())}")
+    raise Malformed(f"model={spec} is not in the catalog{nearest(spec, _catalog())}; names: {', '.join(_catalog())}")
+
+
+def _load_file(path: Path) -> Model:
+    name = path.parent.name if path.name == "config.json" else path.stem
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unparsable(f"{path}: cannot be read: {error}") from None
+    if not text.strip():
+        raise Unparsable(f"{path}: is empty")
+    reader = _from_json if path.suffix == ".json" else _from_yaml
+    return reader(text, path, name)
+
+
+def _from_json(text: str, path: Path, name: str) -> Model:
+    try:
+        config: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Unparsable(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
+    return from_config(_mapping(config, path), str(path), name)
+
+
+def _from_yaml(text: str, path: Path, name: str) -> Model:
+    try:
+        tree: Any = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise Unparsable(f"{path}{at}: is not YAML: {error.problem}") from None
+    except yaml.YAMLError as error:
+        raise Unparsable(f"{path}: is not YAML: {error}") from None
+    return read_model(_mapping(tree, path), str(path), name)
+
+
+def _mapping(tree: Any, path: Path) -> Mapping[str, Any]:
+    if not isinstance(tree, Mapping):
+        raise Unparsable(f"{path}: must hold a mapping of keys to values, not {type(tree).__name__}")
+    return tree
