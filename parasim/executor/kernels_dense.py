@@ -1,0 +1,137 @@
+"""Linear layers, activations, norms and elementwise kernels, with their derivatives written out."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..program.ops import Kernel
+from .context import Context
+
+Tensors = tuple[Tensor, ...]
+NORM_EPSILON = 1e-5
+
+
+def linear(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """y = x w (+ b)."""
+    y = t[0] @ t[1]
+    return (y + t[2] if len(t) > 2 else y,)
+
+
+def linear_input_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """dx = dy w^T."""
+    return (t[0] @ t[1].T,)
+
+
+def linear_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """gw (+)= x^T dy."""
+    return (context.accumulate(kernel, t, 0, t[0].T @ t[1]),)
+
+
+def bias_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """gb (+)= column sums of dy."""
+    return (context.accumulate(kernel, t, 0, t[0].sum(0)),)
+
+
+def head(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """y = x w^T."""
+    return (t[0] @ t[1].T,)
+
+
+def head_input_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """dx = dy w."""
+    return (t[0] @ t[1],)
+
+
+def head_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """gw (+)= dy^T x."""
+    return (context.accumulate(kernel, t, 0, t[1].T @ t[0]),)
+
+
+def gelu(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """GELU with the tanh approximation (Hendrycks and Gimpel 2016, section 2)."""
+    return (F.gelu(t[0], approximate="tanh"),)
+
+
+def gelu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """dy times the derivative of x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    dy, x = t
+    c = math.sqrt(2 / math.pi)
+    tanh = torch.tanh(c * (x + 0.044715 * x**3))
+    slope = c * (1 + 3 * 0.044715 * x * x)
+    return (dy * (0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * slope),)
+
+
+def swiglu(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """silu(gate) up, gate in the even and up in the odd columns, so that a cut by columns keeps the pairs together."""
+    gate, up = t[0][:, 0::2], t[0][:, 1::2]
+    return (F.silu(gate) * up,)
+
+
+def swiglu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """Derivative of swiglu at x, interleaved as x is."""
+    dy, x = t
+    gate, up = x[:, 0::2], x[:, 1::2]
+    sigmoid = torch.sigmoid(gate)
+    dgate = dy * up * sigmoid * (1 + gate * (1 - sigmoid))
+    return (torch.stack((dgate, dy * gate * sigmoid), dim=2).reshape(x.shape),)
+
+
+def _layer_normalised(x: Tensor) -> tuple[Tensor, Tensor]:
+    centred = x - x.mean(1, keepdim=True)
+    inverse = torch.rsqrt((centred * centred).mean(1, keepdim=True) + NORM_EPSILON)
+    return centred * inverse, inverse
+
+
+def _rms_normalised(x: Tensor) -> tuple[Tensor, Tensor]:
+    inverse = torch.rsqrt((x * x).mean(1, keepdim=True) + NORM_EPSILON)
+    return x * inverse, inverse
+
+
+def layer_norm(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """Layer norm over the columns."""
+    return (_layer_normalised(t[0])[0] * t[1] + t[2],)
+
+
+def layer_norm_input_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """dx = (g - mean g - xhat mean(g xhat)) / sigma with g = dy w."""
+    dy, x, w = t
+    xhat, inverse = _layer_normalised(x)
+    g = dy * w
+    return (inverse * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True)),)
+
+
+def layer_norm_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """gw (+)= sum dy xhat, gb (+)= sum dy."""
+    dy, x = t[:2]
+    xhat, _ = _layer_normalised(x)
+    return (context.accumulate(kernel, t, 0, (dy * xhat).sum(0)), context.accumulate(kernel, t, 1, dy.sum(0)))
+
+
+def rms_norm(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """RMS norm over the columns."""
+    return (_rms_normalised(t[0])[0] * t[1],)
+
+
+def rms_norm_input_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """dx = (g - xhat mean(g xhat)) / rms with g = dy w."""
+    dy, x, w = t
+    xhat, inverse = _rms_normalised(x)
+    g = dy * w
+    return (inverse * (g - xhat * (g * xhat).mean(1, keepdim=True)),)
+
+
+def rms_norm_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """gw (+)= sum dy xhat."""
+    dy, x = t[:2]
+    xhat, _ = _rms_normalised(x)
+    return (context.accumulate(kernel, t, 0, (dy * xhat).sum(0)),)
+
+
+def residual_add(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """c = a + b (+ bias)."""
+    c = t[0] + t[1]
+    return (c + t[2] if len(t) > 2 else c,)

@@ -1,0 +1,90 @@
+"""Embedding and losses; the vocabulary may be cut along an axis, named by the shard of the buffers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..program.ops import Kernel
+from .context import Context
+
+Tensors = tuple[Tensor, ...]
+
+
+def _local_ids(context: Context, ids: Tensor, buffer: str, dim: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Ids relative to this rank's shard of the vocabulary, and whether they lie in it."""
+    local = ids.reshape(-1).long() - context.shard_of(buffer, dim).index * rows
+    mine = (local >= 0) & (local < rows)
+    return local.clamp(0, rows - 1), mine
+
+
+def _positions(tokens: Tensor, table: int) -> Tensor:
+    """Position of every row: tokens of shape (batch, sequence) say where a sequence ends, flat ones fill the table."""
+    sequence = tokens.shape[1] if tokens.dim() > 1 else min(table, tokens.numel())
+    return torch.arange(tokens.numel(), device=tokens.device) % sequence
+
+
+def embedding(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """Rows of w, zero for tokens of other shards; shard 0 adds the positions, so that the sum over shards has them once."""
+    tokens, w = t[:2]
+    name = kernel.reads[1].name
+    local, mine = _local_ids(context, tokens, name, 0, w.shape[0])
+    x = w[local] * mine[:, None].to(w)
+    if len(t) > 2 and context.shard_of(name, 0).index == 0:
+        x = x + t[2][_positions(tokens, t[2].shape[0])]
+    return (x,)
+
+
+def embedding_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """Scatter-add of dx into this shard's rows, and into the positions (every shard holds all of them)."""
+    tokens, dx = t[:2]
+    name = kernel.writes[0].name
+    rows = context.local_shape(name)[0]
+    local, mine = _local_ids(context, tokens, name, 0, rows)
+    gw = dx.new_zeros(rows, dx.shape[1]).index_add_(0, local, dx * mine[:, None].to(dx))
+    out = [context.accumulate(kernel, t, 0, gw)]
+    if len(kernel.writes) > 1:
+        table = context.local_shape(kernel.writes[1].name)[0]
+        gp = dx.new_zeros(table, dx.shape[1]).index_add_(0, _positions(tokens, table), dx)
+        out.append(context.accumulate(kernel, t, 1, gp))
+    return tuple(out)
+
+
+def cross_entropy_stats(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """Per row of this shard's logits: max, sum of exp(logit - max), logit of the label (0 if on another shard)."""
+    logits, labels = t
+    local, mine = _local_ids(context, labels, kernel.reads[0].name, 1, logits.shape[1])
+    top = logits.max(1).values
+    total = torch.exp(logits - top[:, None]).sum(1)
+    label = logits.gather(1, local[:, None])[:, 0] * mine.to(logits)
+    return (torch.stack((top, total, label), dim=1)[None],)
+
+
+def _combined(stats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Max, sum of exp and label logit over all shards' stats (shards, rows, 3)."""
+    top = stats[:, :, 0].max(0).values
+    total = (stats[:, :, 1] * torch.exp(stats[:, :, 0] - top)).sum(0)
+    return top, total, stats[:, :, 2].sum(0)
+
+
+def cross_entropy(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """Sum over rows of log sum exp - label logit, over scale."""
+    top, total, label = _combined(t[0])
+    return (((top + torch.log(total) - label).sum() / float(kernel.dims[2])).reshape(1),)
+
+
+def cross_entropy_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """(softmax - one-hot) / scale on this shard's columns."""
+    logits, labels, stats = t
+    local, mine = _local_ids(context, labels, kernel.reads[0].name, 1, logits.shape[1])
+    top, total, _ = _combined(stats)
+    grad = torch.exp(logits - top[:, None]) / total[:, None]
+    grad = grad.scatter_add(1, local[:, None], -mine[:, None].to(grad))
+    return (grad / float(kernel.dims[2]),)
+
+
+def mean_squared_error(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """Sum of squared differences over scale, and its derivative with respect to y."""
+    difference = t[0] - t[1]
+    scale = float(kernel.dims[2])
+    return ((difference * difference).sum().reshape(1) / scale, 2 * difference / scale)

@@ -1,0 +1,52 @@
+"""The table of kernels: every name of `program.kernels.KERNELS` as a torch function (context, kernel, tensors read) -> tensors written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ..program.ops import Kernel
+from . import kernels_attention as attention
+from . import kernels_dense as dense
+from . import kernels_language as language
+from . import kernels_state as state
+from .context import Context
+
+Implementation = Callable[[Context, Kernel, tuple[Tensor, ...]], tuple[Tensor, ...]]
+
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "sample": state.sample,
+    "delay": state.delay,
+    "linear": dense.linear,
+    "linear_input_grad": dense.linear_input_grad,
+    "linear_weight_grad": dense.linear_weight_grad,
+    "bias_grad": dense.bias_grad,
+    "head": dense.head,
+    "head_input_grad": dense.head_input_grad,
+    "head_weight_grad": dense.head_weight_grad,
+    "gelu": dense.gelu,
+    "gelu_grad": dense.gelu_grad,
+    "swiglu": dense.swiglu,
+    "swiglu_grad": dense.swiglu_grad,
+    "layer_norm": dense.layer_norm,
+    "layer_norm_input_grad": dense.layer_norm_input_grad,
+    "layer_norm_weight_grad": dense.layer_norm_weight_grad,
+    "rms_norm": dense.rms_norm,
+    "rms_norm_input_grad": dense.rms_norm_input_grad,
+    "rms_norm_weight_grad": dense.rms_norm_weight_grad,
+    "rotary": attention.rotary,
+    "rotary_grad": attention.rotary_grad,
+    "attention": attention.attention,
+    "attention_grad": attention.attention_grad,
+    "embedding": language.embedding,
+    "embedding_weight_grad": language.embedding_weight_grad,
+    "cross_entropy_stats": language.cross_entropy_stats,
+    "cross_entropy": language.cross_entropy,
+    "cross_entropy_grad": language.cross_entropy_grad,
+    "mean_squared_error": language.mean_squared_error,
+    "residual_add": dense.residual_add,
+    "zero": state.zero,
+    "flat_slice": state.flat_slice,
+    "adam": state.adam,
+}

@@ -1,0 +1,269 @@
+"""Every kernel name has an implementation, and every written-out derivative equals autograd of the forward kernel in fp64."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from parasim.executor.context import Context, Place  # noqa: E402
+from parasim.executor.kernels_torch import IMPLEMENTATIONS  # noqa: E402
+from parasim.program.kernels import KERNELS  # noqa: E402
+from parasim.program.ops import Buffer, Kernel, Ref  # noqa: E402
+
+TOLERANCE = 1e-10
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def call(name, dims, reads, writes, *, accumulate=(), shards=None, places=None):
+    """Run one kernel. `reads` name -> tensor, `writes` name -> shape; names in `accumulate` are read and written."""
+    shards = shards or {}
+    buffers = {n: Buffer(n, tuple(t.shape), "int64" if t.dtype == torch.int64 else "fp64", "activations", shard=shards.get(n, ())) for n, t in reads.items()}
+    buffers |= {n: Buffer(n, s, "fp64", "activations", shard=shards.get(n, ())) for n, s in writes.items()}
+    assert set(accumulate) <= set(reads) & set(writes)
+    kernel = Kernel(name, tuple(map(Ref, reads)), tuple(map(Ref, writes)), dims, "fp64")
+    out = IMPLEMENTATIONS[name](Context(buffers, places or {}), kernel, tuple(reads.values()))
+    assert [tuple(t.shape) for t in out] == list(writes.values())
+    return out[0] if len(out) == 1 else out
+
+
+def close(actual, expected):
+    assert float((actual - expected).abs().max()) <= TOLERANCE
+
+
+def vjp(forward, inputs, upstream):
+    """Gradients of sum(forward(*inputs) * upstream) by autograd."""
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    return torch.autograd.grad((forward(*inputs) * upstream).sum(), inputs)
+
+
+def test_names_equal_the_closed_list():
+    assert set(IMPLEMENTATIONS) == set(KERNELS)
+
+
+def test_linear_with_bias_and_derivatives():
+    x, w, b, dy = normal(5, 3), normal(3, 4, seed=1), normal(4, seed=2), normal(5, 4, seed=3)
+    y = call("linear", (5, 3, 4), {"x": x, "w": w, "b": b}, {"y": (5, 4)})
+    close(y, x @ w + b)
+    dx, gw, gb = vjp(lambda x, w, b: x @ w + b, [x, w, b], dy)
+    close(call("linear_input_grad", (5, 3, 4), {"dy": dy, "w": w}, {"dx": (5, 3)}), dx)
+    close(call("linear_weight_grad", (5, 3, 4), {"x": x, "dy": dy}, {"gw": (3, 4)}), gw)
+    close(call("bias_grad", (5, 4), {"dy": dy}, {"gb": (4,)}), gb)
+
+
+def test_a_gradient_that_is_read_accumulates():
+    x, dy, before = normal(5, 3), normal(5, 4, seed=1), normal(3, 4, seed=2)
+    after = call("linear_weight_grad", (5, 3, 4), {"x": x, "dy": dy, "gw": before}, {"gw": (3, 4)}, accumulate=["gw"])
+    close(after, before + x.T @ dy)
+
+
+def test_head_and_derivatives():
+    x, w, dy = normal(5, 3), normal(7, 3, seed=1), normal(5, 7, seed=2)
+    close(call("head", (5, 3, 7), {"x": x, "w": w}, {"y": (5, 7)}), x @ w.T)
+    dx, gw = vjp(lambda x, w: x @ w.T, [x, w], dy)
+    close(call("head_input_grad", (5, 3, 7), {"dy": dy, "w": w}, {"dx": (5, 3)}), dx)
+    close(call("head_weight_grad", (5, 3, 7), {"x": x, "dy": dy}, {"gw": (7, 3)}), gw)
+
+
+def test_gelu_grad():
+    x, dy = 3 * normal(6, 5), normal(6, 5, seed=1)
+    (dx,) = vjp(lambda x: torch.nn.functional.gelu(x, approximate="tanh"), [x], dy)
+    close(call("gelu_grad", (6, 5), {"dy": dy, "x": x}, {"dx": (6, 5)}), dx)
+
+
+def test_swiglu_interleaves_gate_and_up():
+    x = torch.tensor([[1.0, 10.0, 2.0, 20.0]], dtype=torch.float64)  # gates 1, 2 and ups 10, 20
+    silu = [g / (1 + 2.718281828459045**-g) for g in (1.0, 2.0)]
+    close(call("swiglu", (1, 2), {"x": x}, {"y": (1, 2)}), torch.tensor([[10 * silu[0], 20 * silu[1]]], dtype=torch.float64))
+
+
+def test_swiglu_grad():
+    x, dy = normal(6, 8), normal(6, 4, seed=1)
+    (dx,) = vjp(lambda x: torch.nn.functional.silu(x[:, 0::2]) * x[:, 1::2], [x], dy)
+    close(call("swiglu_grad", (6, 4), {"dy": dy, "x": x}, {"dx": (6, 8)}), dx)
+
+
+def test_layer_norm_and_derivatives():
+    x, w, b, dy = normal(6, 8), normal(8, seed=1), normal(8, seed=2), normal(6, 8, seed=3)
+
+    def forward(x, w, b):
+        return torch.nn.functional.layer_norm(x, (8,), w, b, 1e-5)
+
+    close(call("layer_norm", (6, 8), {"x": x, "w": w, "b": b}, {"y": (6, 8)}), forward(x, w, b))
+    dx, gw, gb = vjp(forward, [x, w, b], dy)
+    close(call("layer_norm_input_grad", (6, 8), {"dy": dy, "x": x, "w": w}, {"dx": (6, 8)}), dx)
+    mine = call("layer_norm_weight_grad", (6, 8), {"dy": dy, "x": x}, {"gw": (8,), "gb": (8,)})
+    close(mine[0], gw)
+    close(mine[1], gb)
+    twice = call("layer_norm_weight_grad", (6, 8), {"dy": dy, "x": x, "gw": gw, "gb": gb}, {"gw": (8,), "gb": (8,)}, accumulate=["gw", "gb"])
+    close(twice[1], 2 * gb)
+
+
+def test_rms_norm_and_derivatives():
+    x, w, dy = normal(6, 8), normal(8, seed=1), normal(6, 8, seed=3)
+
+    def forward(x, w):
+        return torch.nn.functional.rms_norm(x, (8,), w, 1e-5)
+
+    close(call("rms_norm", (6, 8), {"x": x, "w": w}, {"y": (6, 8)}), forward(x, w))
+    dx, gw = vjp(forward, [x, w], dy)
+    close(call("rms_norm_input_grad", (6, 8), {"dy": dy, "x": x, "w": w}, {"dx": (6, 8)}), dx)
+    close(call("rms_norm_weight_grad", (6, 8), {"dy": dy, "x": x}, {"gw": (8,)}), gw)
+
+
+ATTENTION = (2, 5, 4, 2, 6)  # batch, sequence, heads, kv heads, head dim
+PACKED = (2 * 5, (4 + 2 * 2) * 6)
+
+
+def attended(qkv):
+    """Torch's own attention on the packed layout: per key-value head its two query heads, key, value."""
+    packed = qkv.reshape(2, 5, 2, 4, 6)
+    q = packed[:, :, :, :2].reshape(2, 5, 4, 6).transpose(1, 2)
+    k = packed[:, :, :, 2].repeat_interleave(2, dim=2).transpose(1, 2)
+    v = packed[:, :, :, 3].repeat_interleave(2, dim=2).transpose(1, 2)
+    o = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return o.transpose(1, 2).reshape(10, 24)
+
+
+def test_grouped_query_attention_and_derivative():
+    qkv, do = normal(*PACKED), normal(10, 24, seed=1)
+    o, lse = call("attention", ATTENTION, {"qkv": qkv}, {"o": (10, 24), "lse": (4, 10)})
+    close(o, attended(qkv))
+    (expected,) = vjp(attended, [qkv], do)
+    close(call("attention_grad", ATTENTION, {"do": do, "qkv": qkv, "o": o, "lse": lse}, {"dqkv": PACKED}), expected)
+    close(call("attention_grad", ATTENTION, {"do": do, "qkv": qkv, "o": o, "lse": lse.float()}, {"dqkv": PACKED}), expected)
+
+
+def test_rotary_turns_query_and_key_pairs_and_leaves_values():
+    qkv = normal(*PACKED)
+    turned = call("rotary", ATTENTION, {"qkv": qkv}, {"r": PACKED}).reshape(2, 5, 2, 4, 6)
+    before = qkv.reshape(2, 5, 2, 4, 6)
+    close(turned[:, :, :, 3], before[:, :, :, 3])
+    close(turned[:, 0], before[:, 0])  # position 0 is not turned
+    angle = torch.tensor(3 * 10000.0 ** (-2 * 1 / 6), dtype=torch.float64)  # position 3, pair 1 of 3: elements 1 and 4
+    a, b = before[1, 3, 0, 2, 1], before[1, 3, 0, 2, 4]
+    close(turned[1, 3, 0, 2, 1], a * angle.cos() - b * angle.sin())
+    close(turned[1, 3, 0, 2, 4], b * angle.cos() + a * angle.sin())
+
+
+def test_rotary_grad():
+    qkv, dr = normal(*PACKED), normal(*PACKED, seed=1)
+
+    def forward(x):
+        return call("rotary", ATTENTION, {"qkv": x}, {"r": PACKED})
+
+    (expected,) = vjp(forward, [qkv], dr)
+    close(call("rotary_grad", ATTENTION, {"dr": dr}, {"dqkv": PACKED}), expected)
+
+
+SHARD = ((0, "tp"),)
+COLUMNS = ((1, "tp"),)
+
+
+def places(index, size):
+    return {"tp": Place(index, size)}
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_embedding_summed_over_shards(shards):
+    w, p = normal(8, 3), normal(4, 3, seed=1)
+    tokens = torch.tensor([1, 7, 3, 3, 0, 6, 2, 5])  # two sequences of the four positions
+    dx = normal(8, 3, seed=2)
+    rows = 8 // shards
+    cut = {"w": SHARD, "gw": SHARD}
+
+    def forward(w, p):
+        parts = [
+            call("embedding", (8, 3), {"tokens": tokens, "w": w[i * rows : (i + 1) * rows], "p": p}, {"x": (8, 3)}, shards=cut, places=places(i, shards))
+            for i in range(shards)
+        ]
+        return sum(parts)
+
+    close(forward(w, p), w[tokens] + torch.cat([p, p]))
+    gw, gp = vjp(lambda w, p: w[tokens] + torch.cat([p, p]), [w, p], dx)
+    for i in range(shards):
+        mine = call("embedding_weight_grad", (8, 3), {"tokens": tokens, "dx": dx}, {"gw": (rows, 3), "gp": (4, 3)}, shards=cut, places=places(i, shards))
+        close(mine[0], gw[i * rows : (i + 1) * rows])
+        close(mine[1], gp)
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_cross_entropy_over_vocabulary_shards(shards):
+    logits, scale = 4 * normal(5, 12), 10.0
+    labels = torch.tensor([0, 11, 4, 6, 7])
+    width = 12 // shards
+    parts = [logits[:, i * width : (i + 1) * width] for i in range(shards)]
+    cut = {"logits": COLUMNS, "dlogits": COLUMNS}
+    stats = torch.cat(
+        [
+            call("cross_entropy_stats", (5, width), {"logits": part, "labels": labels}, {"stats": (1, 5, 3)}, shards=cut, places=places(i, shards))
+            for i, part in enumerate(parts)
+        ]
+    )
+    loss = call("cross_entropy", (5, width, scale), {"stats": stats}, {"loss": (1,)})
+
+    def forward(x):
+        return torch.nn.functional.cross_entropy(x, labels, reduction="sum") / scale
+
+    close(loss, forward(logits))
+    (expected,) = vjp(forward, [logits], torch.ones(()))
+    for i, part in enumerate(parts):
+        reads = {"logits": part, "labels": labels, "stats": stats}
+        mine = call("cross_entropy_grad", (5, width, scale), reads, {"dlogits": (5, width)}, shards=cut, places=places(i, shards))
+        close(mine, expected[:, i * width : (i + 1) * width])
+
+
+def test_mean_squared_error_and_derivative():
+    y, target, scale = normal(4, 3), normal(4, 3, seed=1), 24.0
+    loss, dy = call("mean_squared_error", (4, 3, scale), {"y": y, "target": target}, {"loss": (1,), "dy": (4, 3)})
+    close(loss, ((y - target) ** 2).sum() / scale)
+    (expected,) = vjp(lambda y: ((y - target) ** 2).sum() / scale, [y], torch.ones(()))
+    close(dy, expected)
+
+
+def test_residual_add_with_bias():
+    a, b, bias = normal(4, 3), normal(4, 3, seed=1), normal(3, seed=2)
+    close(call("residual_add", (4, 3), {"a": a, "b": b, "bias": bias}, {"c": (4, 3)}), a + b + bias)
+
+
+def test_flat_slice_pads_to_the_group():
+    a, b = normal(2, 2), normal(3, seed=1)  # 7 elements over 3 ranks: 3 each, the last 2 of the 9 are padding
+    flat = torch.cat([a.reshape(-1), b, torch.zeros(2, dtype=torch.float64)])
+    for i in range(3):
+        mine = call("flat_slice", (3,), {"a": a, "b": b}, {"s": (3,)}, shards={"s": SHARD}, places=places(i, 3))
+        close(mine, flat[3 * i : 3 * i + 3])
+
+
+def test_adam_equals_torch_over_three_steps():
+    p = normal(4, 3)
+    theirs = p.clone().requires_grad_()
+    optimizer = torch.optim.Adam([theirs], lr=1e-2, betas=(0.9, 0.99), eps=1e-8)
+    m, v = torch.zeros_like(p), torch.zeros_like(p)
+    names = ("p", "g", "m", "v")
+    buffers = {n: Buffer(n, (4, 3), "fp64", "optimizer") for n in names}
+    kernel = Kernel("adam", tuple(map(Ref, names)), tuple(map(Ref, ("p", "m", "v"))), (12,), "fp64")
+    for step in range(3):
+        theirs.grad = normal(4, 3, seed=step + 1)
+        optimizer.step()
+        p, m, v = IMPLEMENTATIONS["adam"](Context(buffers, {}, step), kernel, (p, theirs.grad, m, v))
+    close(p, theirs.detach())
+
+
+def test_ranks_of_one_replica_draw_parts_of_one_microbatch():
+    buffers = {"x": Buffer("x", (2, 3), "fp64", "activations", shard=SHARD), "t": Buffer("t", (6,), "int64", "activations")}
+    kernel = Kernel("sample", (), (Ref("x", 0),), (2, 3), "fp64", role="input")
+
+    def draw(tp, dp, microbatch, step=0):
+        context = Context(buffers, {"tp": Place(tp, 2), "dp": Place(dp, 2)}, step, (microbatch,))
+        return IMPLEMENTATIONS["sample"](context, kernel, ())[0]
+
+    assert torch.equal(draw(0, 0, 1), draw(0, 0, 1))
+    different = [draw(0, 0, 1), draw(1, 0, 1), draw(0, 1, 1), draw(0, 0, 2), draw(0, 0, 1, step=1)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(different) for b in different[:i])
+    tokens = Kernel("sample", (), (Ref("t", 0),), (6, 9), "fp64", role="input")
+    drawn = IMPLEMENTATIONS["sample"](Context(buffers, {}, 0, (0,)), tokens, ())[0]
+    assert drawn.dtype == torch.int64
+    assert 0 <= int(drawn.min()) <= int(drawn.max()) < 9
