@@ -1,0 +1,105 @@
+"""Exact memory of a rank over time, from the births and deaths of its buffers.
+
+A buffer's bytes count from the start of the op that writes it until the end of its last user; resident buffers (time -inf) count from before
+the first op. At one instant deaths come before births: an op may take over the bytes that its predecessor's last use gave back. Hence a
+buffer that is born and dies at the same instant never shows.
+Host (offloaded) buffers have no index in CATEGORIES and stay outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .program.ops import CATEGORIES
+from .timeline import Timeline
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """Steps of one rank's memory: from `times[i]` (seconds, float[n]) on it holds `by_category[i]` (bytes, float[n, len(CATEGORIES)])."""
+
+    rank: int
+    times: Floats
+    by_category: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Bytes over all categories, float[n]."""
+        return np.asarray(self.by_category.sum(axis=1))
+
+
+@dataclass(frozen=True)
+class MemoryPeak:
+    """The first instant at which a rank holds most: `nbytes` in all, `by_category` summing to it, and its `largest` (buffer name, bytes)."""
+
+    rank: int
+    time: float
+    nbytes: float
+    by_category: Mapping[str, float]
+    largest: tuple[tuple[str, float], ...]
+
+
+def memory_curve(timeline: Timeline, rank: int) -> MemoryCurve:
+    """The memory of `rank` (or of the representative that stands for it) after each instant at which anything is born or dies.
+
+    Resident bytes are the first row, at time 0 (or the first event, if that is earlier).
+    """
+    kept = int(timeline.representative[rank])
+    return _curve(_ordered(timeline.memory[timeline.memory["rank"] == kept]), kept)
+
+
+def memory_peak(timeline: Timeline, rank: int, top: int = 8) -> MemoryPeak:
+    """The exact peak of `rank`, what it consists of and the `top` largest buffers alive then (same names summed)."""
+    kept = int(timeline.representative[rank])
+    return _peak(_ordered(timeline.memory[timeline.memory["rank"] == kept]), kept, timeline.buffers, top)
+
+
+def memory_peaks(timeline: Timeline, top: int = 8) -> dict[int, MemoryPeak]:
+    """The peak of every kept rank."""
+    rows = timeline.memory[np.argsort(timeline.memory["rank"], kind="stable")]
+    ranks = timeline.ranks
+    low, high = np.searchsorted(rows["rank"], ranks, "left"), np.searchsorted(rows["rank"], ranks, "right")
+    return {r: _peak(_ordered(rows[a:b]), r, timeline.buffers, top) for r, a, b in zip(ranks, low, high, strict=True)}
+
+
+def _ordered(rows: NDArray[Any]) -> NDArray[Any]:
+    """Births and deaths on the accelerator, in order of time, deaths first at equal times."""
+    rows = rows[(rows["category"] >= 0) & (rows["category"] < len(CATEGORIES))]
+    return np.asarray(rows[np.lexsort((rows["delta"] > 0, rows["time"]))])
+
+
+def _instants(rows: NDArray[Any]) -> NDArray[np.int64]:
+    """Index of the last row of each distinct time."""
+    time = rows["time"]
+    return np.flatnonzero(np.append(time[1:] != time[:-1], True)) if len(rows) else np.zeros(0, dtype=np.int64)
+
+
+def _peak(rows: NDArray[Any], rank: int, names: tuple[str, ...], top: int) -> MemoryPeak:
+    if not len(rows):
+        return MemoryPeak(rank, 0.0, 0.0, {str(c): 0.0 for c in CATEGORIES}, ())
+    curve = _curve(rows, rank)
+    at = int(np.argmax(curve.total))
+    composition = {str(name): float(b) for name, b in zip(CATEGORIES, curve.by_category[at], strict=True)}
+    alive = rows[: _instants(rows)[at] + 1]
+    held = np.bincount(alive["buffer"], weights=alive["delta"], minlength=len(names))
+    order = np.argsort(-held, kind="stable")[:top]
+    largest = tuple((names[i], float(held[i])) for i in order if held[i] > 0)
+    return MemoryPeak(rank, float(curve.times[at]), sum(composition.values()), composition, largest)
+
+
+def _curve(rows: NDArray[Any], rank: int) -> MemoryCurve:
+    last = _instants(rows)
+    by_category = np.zeros((len(last), len(CATEGORIES)))
+    for c in range(len(CATEGORIES)):
+        by_category[:, c] = np.cumsum(np.where(rows["category"] == c, rows["delta"], 0.0))[last]
+    times = rows["time"][last].astype(np.float64)
+    finite = times[np.isfinite(times)]
+    times[~np.isfinite(times)] = min(0.0, float(finite.min())) if len(finite) else 0.0
+    return MemoryCurve(rank, times, by_category)

@@ -1,0 +1,77 @@
+"""How busy the links are: from the flows of a simulated Timeline (a measured one has none)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..timeline import Timeline
+from .accounting import Window
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """Use of the links of one kind over the step, as fractions of their bandwidth.
+
+    `mean` is the time mean over all links of the kind, `busiest_mean` the time mean of the `busiest` link (or class of like links), `peak` the
+    highest rate at any instant on any of them, with every flow at its average rate.
+    """
+
+    kind: str
+    mean: float
+    peak: float
+    busiest: str
+    busiest_mean: float
+
+
+def link_use(timeline: Timeline, window: Window) -> tuple[LinkUse, ...]:
+    """Per link kind, busiest first.
+
+    A row of `flows` holds the bytes that one rank's op puts on all links of a class together; the rank stands for `multiplicity` like it, the
+    class for `multiplicity` links: mean rate of a link = sum(bytes x ranks) / (links x seconds).
+    """
+    if not timeline.links or not len(timeline.flows) or window.length <= 0:
+        return ()
+    weights = _rank_weights(timeline)
+    capacity = np.array([bandwidth * count for _, _, bandwidth, count in timeline.links], dtype=np.float64)
+    flows = timeline.flows
+    seconds = np.maximum(flows["end"] - flows["start"], 0.0)
+    inside = np.clip(np.minimum(flows["end"], window.end) - np.maximum(flows["start"], window.start), 0.0, None)
+    share = np.where(seconds > 0, inside / np.where(seconds > 0, seconds, 1.0), 0.0)
+    carried = flows["bytes"] * weights
+    mean = np.bincount(flows["link"], weights=carried * share, minlength=len(capacity)) / (capacity * window.length)
+    moving = inside > 0
+    rate = np.where(moving, carried / np.where(seconds > 0, seconds, 1.0), 0.0)
+    peak = np.array([_peak(flows[(flows["link"] == i) & moving], rate[(flows["link"] == i) & moving]) for i in range(len(capacity))])
+    return _by_kind(timeline, mean, np.minimum(peak / capacity, 1.0))
+
+
+def _rank_weights(timeline: Timeline) -> NDArray[np.float64]:
+    """How many ranks the op of each flow stands for."""
+    counts = np.bincount(timeline.representative, minlength=len(timeline.representative)).astype(np.float64)
+    return np.asarray(counts[timeline.ops["rank"][timeline.flows["op"]]])
+
+
+def _peak(flows: NDArray[Any], rate: NDArray[np.float64]) -> float:
+    """Highest sum of rates at any instant; at equal times ends come before starts."""
+    if not len(flows):
+        return 0.0
+    times = np.concatenate((flows["start"], flows["end"]))
+    change = np.concatenate((rate, -rate))
+    order = np.lexsort((change, times))
+    return float(np.cumsum(change[order]).max())
+
+
+def _by_kind(timeline: Timeline, mean: NDArray[np.float64], peak: NDArray[np.float64]) -> tuple[LinkUse, ...]:
+    kinds = np.array([kind for _, kind, _, _ in timeline.links])
+    counts = np.array([count for _, _, _, count in timeline.links], dtype=np.float64)
+    out = []
+    for kind in dict.fromkeys(str(k) for k in kinds):
+        members = np.flatnonzero(kinds == kind)
+        top = int(members[np.argmax(mean[members])])
+        average = float(np.average(mean[members], weights=counts[members]))
+        out.append(LinkUse(kind, average, float(peak[members].max()), timeline.links[top][0], float(mean[top])))
+    return tuple(sorted(out, key=lambda use: -use.busiest_mean))

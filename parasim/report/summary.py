@@ -1,0 +1,183 @@
+"""summarize: a Timeline and its run become the numbers of one step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from json import dumps
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import __version__
+from ..memory import MemoryPeak, memory_peaks
+from ..model.layers import attention_convention, model_flops
+from ..program.ops import CATEGORIES
+from ..timeline import COMPUTE, Timeline
+from .accounting import NAMES, RankTimes, Window, rank_times, step_window
+from .network import link_use
+from .values import Engine, MemorySummary, Report, Stage, StepTimes
+
+if TYPE_CHECKING:
+    from ..config import Run
+
+EXCLUDED = (
+    "accelerator context and libraries",
+    "communicator buffers (users report about 1.6 GB for one NCCL communicator, 6 GB for three or more: NVIDIA/nccl#864)",
+    "allocator fragmentation and caching",
+)
+
+
+def summarize(timeline: Timeline, run: Run) -> Report:
+    """The Report of one step (the last of a timeline with several; its time is the distance between the ends of the last two).
+
+    Raises Refused for a timeline without ops.
+    """
+    window = step_window(timeline)
+    times = rank_times(timeline, window)
+    batch = run.plan.layout.batch
+    tokens = batch.global_ * max(batch.sequence, 1)
+    steps = window.step + 1
+    measured = timeline.meta.get("hardware_flops")
+    return Report(
+        name=run.name,
+        step_time=window.length,
+        tokens=tokens,
+        world=len(timeline.representative),
+        model_flops=model_flops(run.plan.model, tokens, batch.sequence) or None,
+        hardware_flops=float(measured) if measured else None,
+        peak_flops=float(run.cluster.accelerator.peak(run.plan.layout.precision)),
+        precision=run.plan.layout.precision,
+        ideal=max(t.compute for t in times.values()),
+        longest_span=max(t.span for t in times.values()),
+        times=_mean_times(timeline, times),
+        comm_bytes=_comm_bytes(timeline, window),
+        memory=_memory(timeline, run),
+        stages=_stages(timeline, times, window),
+        links=link_use(timeline, window),
+        engine=Engine(
+            ranks=len(times),
+            classes=int(timeline.meta.get("classes", len(times))),
+            events=timeline.meta.get("events"),
+            wall=timeline.meta.get("wall_s"),
+        ),
+        cost=None if run.cluster.price is None else float(run.cluster.price) * len(timeline.representative) * window.length / 3600.0,
+        assumptions=_assumptions(run, steps),
+        provenance=_provenance(timeline, run),
+    )
+
+
+def _weights(timeline: Timeline, ranks: Iterable[int]) -> list[float]:
+    multiplicity = timeline.multiplicity
+    return [multiplicity.get(r, 0) / len(timeline.representative) for r in ranks]
+
+
+def _mean_times(timeline: Timeline, times: Mapping[int, RankTimes]) -> StepTimes:
+    """Means over all ranks of the cluster (a kept rank counts as often as it stands for others)."""
+    weights = np.array(_weights(timeline, times))
+    accounts = list(times.values())
+    return StepTimes(
+        compute=float(weights @ [t.compute for t in accounts]),
+        optimizer=float(weights @ [t.optimizer for t in accounts]),
+        idle=float(weights @ [t.idle for t in accounts]),
+        exposed=_by_axis(weights @ np.array([t.exposed for t in accounts])),
+        overlapped=_by_axis(weights @ np.array([t.overlapped for t in accounts])),
+    )
+
+
+def _by_axis(values: Any) -> dict[str, float]:
+    """The five axes always; `other` (transfers without an axis) only where there are any."""
+    return {name: float(v) for name, v in zip(NAMES, values, strict=True) if name != "other" or v}
+
+
+def _comm_bytes(timeline: Timeline, window: Window) -> dict[str, float]:
+    """Mean over ranks of the wire bytes that a rank sends in the step, per axis."""
+    ops = timeline.ops[(timeline.ops["step"] == window.step) & (timeline.ops["kind"] != COMPUTE)]
+    counts = np.bincount(timeline.representative, minlength=len(timeline.representative))
+    weighted = ops["bytes"] * counts[ops["rank"]] / len(timeline.representative)
+    return _by_axis(np.bincount(ops["axis"].astype(np.int64) % len(NAMES), weights=weighted, minlength=len(NAMES)))
+
+
+def _stage_ranks(timeline: Timeline) -> dict[int, dict[int, float]]:
+    """stage -> rank -> seconds of compute ops of that stage, for the kept ranks. Ops without a stage count only where no op has one."""
+    ops = timeline.ops[timeline.ops["kind"] == COMPUTE]
+    if not (ops["stage"] >= 0).any():
+        return {0: {rank: float((rows["end"] - rows["start"]).sum()) for rank in timeline.ranks for rows in [ops[ops["rank"] == rank]]}}
+    ops = ops[ops["stage"] >= 0]
+    pairs, index = np.unique(np.stack((ops["stage"], ops["rank"]), axis=1), axis=0, return_inverse=True)
+    seconds = np.bincount(index.ravel(), weights=ops["end"] - ops["start"])
+    out: dict[int, dict[int, float]] = {}
+    for (stage, rank), value in zip(pairs.tolist(), seconds.tolist(), strict=True):
+        out.setdefault(stage, {})[rank] = value
+    return out
+
+
+def _stages(timeline: Timeline, times: Mapping[int, RankTimes], window: Window) -> tuple[Stage, ...]:
+    """One row per stage: its rank with the longest compute."""
+    out = []
+    for stage, ranks in sorted(_stage_ranks(timeline).items()):
+        rank = max(ranks, key=lambda r: (times[r].compute, -r))
+        t = times[rank]
+        out.append(
+            Stage(
+                stage=stage,
+                rank=rank,
+                compute=t.compute,
+                own_compute=ranks[rank] / (window.step + 1),
+                exposed=_by_axis(t.exposed),
+                idle=t.idle,
+                slack=max(window.end - t.last, 0.0),
+            )
+        )
+    return tuple(out)
+
+
+def _memory(timeline: Timeline, run: Run) -> MemorySummary:
+    peaks = memory_peaks(timeline)
+    heaviest = max(peaks.values(), key=lambda p: (p.nbytes, -p.rank))
+    stages = sorted(_stage_ranks(timeline).items())
+    per_stage = [max((peaks[r] for r in ranks), key=lambda p: (p.nbytes, -p.rank)) for _, ranks in stages]
+    capacity = timeline.meta.get("capacity_bytes")
+    return MemorySummary(
+        peak=heaviest,
+        per_stage=tuple(per_stage),
+        stage=_stage_of(heaviest, stages),
+        capacity=float(capacity if capacity is not None else run.cluster.accelerator.memory.value),
+        known=bool(len(timeline.memory)) or timeline.meta.get("source", "simulated") != "measured",
+        excluded=(*EXCLUDED, *(str(e) for e in timeline.meta.get("excluded", ()) if e not in EXCLUDED)),
+        categories=CATEGORIES,
+    )
+
+
+def _stage_of(peak: MemoryPeak, stages: list[tuple[int, dict[int, float]]]) -> int:
+    return next((stage for stage, ranks in stages if peak.rank in ranks), 0)
+
+
+def _assumptions(run: Run, steps: int) -> tuple[str, ...]:
+    fitted = [n for n in run.profile.numbers.values() if n.status == "fitted"]
+    profile = (
+        f"profile {run.profile.name}: {len(fitted)} fitted of {len(run.profile.numbers)} numbers"
+        if fitted
+        else f"profile {run.profile.name}: no fitted numbers; datasheet rates without overheads are an upper bound of speed"
+    )
+    return (
+        *run.plan.assumptions,
+        profile,
+        f"MFU counts model FLOPs against the dense {run.plan.layout.precision} peak; {attention_convention()}",
+        *((f"step time: distance between the ends of the last two of {steps} steps",) if steps > 1 else ()),
+    )
+
+
+def _provenance(timeline: Timeline, run: Run) -> dict[str, Any]:
+    """Versions, names and a hash of what the user wrote."""
+    written = dumps(run.source, sort_keys=True, default=str)
+    return {
+        "parasim": __version__,
+        "source": str(timeline.meta.get("source", "simulated")),
+        "run": run.name,
+        "run_sha256": sha256(written.encode()).hexdigest(),
+        "model": run.plan.model.name,
+        "cluster": run.cluster.name,
+        "accelerator": run.cluster.accelerator.name,
+        "profile": run.profile.name,
+    }

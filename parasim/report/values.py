@@ -1,0 +1,247 @@
+"""Report: the numbers of one step as a frozen value, and its JSON form `parasim.report/1`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..memory import MemoryPeak
+from .network import LinkUse
+
+SCHEMA = "parasim.report/1"
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds, means over all ranks: compute + sum(exposed) + idle is the step. `optimizer` is a part of compute, `overlapped` runs beside it."""
+
+    compute: float
+    optimizer: float
+    idle: float
+    exposed: Mapping[str, float]
+    overlapped: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage as its rank with the longest compute lives it (seconds).
+
+    `compute`, `exposed`, `idle` are of the whole rank and sum to the step; `own_compute` is of this stage alone (a rank may hold several).
+    `slack` is how much later the last op of the rank's compute stream could end without moving the end of the step, all else being equal.
+    """
+
+    stage: int
+    rank: int
+    compute: float
+    own_compute: float
+    exposed: Mapping[str, float]
+    idle: float
+    slack: float
+
+
+@dataclass(frozen=True)
+class MemorySummary:
+    """Peak of the heaviest rank (which holds `stage`), the peak of the heaviest rank of each stage, capacity of a device (bytes).
+
+    `known` is False for a measured timeline without memory: peak, headroom and fits are then null in JSON. `excluded` names what is not counted.
+    """
+
+    peak: MemoryPeak
+    per_stage: tuple[MemoryPeak, ...]
+    stage: int
+    capacity: float
+    known: bool
+    excluded: tuple[str, ...]
+    categories: tuple[str, ...]
+
+    @property
+    def headroom(self) -> float:
+        """Bytes left on the heaviest rank; negative when it does not fit."""
+        return self.capacity - self.peak.nbytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within capacity."""
+        return self.headroom >= 0
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How the timeline was made: ranks kept, fold classes, events of the engine and its wall seconds where known."""
+
+    ranks: int
+    classes: int
+    events: int | None
+    wall: float | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """One training step. Seconds, bytes, FLOPs; ratios are None where their denominator is zero or unknown.
+
+    `peak_flops` is the dense peak of one device in `precision` (FLOP/s); `ideal` the largest compute time of a rank; `cost` USD per step.
+    """
+
+    name: str
+    step_time: float
+    tokens: int
+    world: int
+    model_flops: float | None
+    hardware_flops: float | None
+    peak_flops: float
+    precision: str
+    ideal: float
+    longest_span: float
+    times: StepTimes
+    comm_bytes: Mapping[str, float]
+    memory: MemorySummary
+    stages: tuple[Stage, ...]
+    links: tuple[LinkUse, ...]
+    engine: Engine
+    cost: float | None
+    assumptions: tuple[str, ...]
+    provenance: Mapping[str, Any]
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens (rows of an MLP) per second of the whole cluster."""
+        return _ratio(self.tokens, self.step_time)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs over what the devices could do in the step at their dense peak."""
+        return self._utilisation(self.model_flops)
+
+    @property
+    def hfu(self) -> float | None:
+        """The same with the FLOPs that were really done, recomputed ones included."""
+        return self._utilisation(self.hardware_flops)
+
+    def _utilisation(self, flops: float | None) -> float | None:
+        return None if flops is None else _ratio(flops, self.step_time * self.world * self.peak_flops)
+
+    @property
+    def bubble_makespan(self) -> float | None:
+        """1 - ideal / step."""
+        return _complement(_ratio(self.ideal, self.step_time))
+
+    @property
+    def bubble_span(self) -> float | None:
+        """1 - ideal / longest span of a rank, from its first to its last op."""
+        return _complement(_ratio(self.ideal, self.longest_span))
+
+    @property
+    def bubble_over_ideal(self) -> float | None:
+        """step / ideal - 1, as Megatron prints it."""
+        ratio = _ratio(self.step_time, self.ideal)
+        return None if ratio is None else ratio - 1.0
+
+    @property
+    def binding_link(self) -> LinkUse | None:
+        """The link kind whose busiest link has the highest mean utilisation."""
+        return self.links[0] if self.links and self.links[0].busiest_mean > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract `parasim.report/1`: units in the names, no NaN and no infinity."""
+        out = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "step_time_s": self.step_time,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_device": None if self.tokens_per_s is None else self.tokens_per_s / self.world,
+            "model_flops": self.model_flops,
+            "hardware_flops": self.hardware_flops,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "world_size": self.world,
+            "bubble_makespan": self.bubble_makespan,
+            "bubble_span": self.bubble_span,
+            "bubble_over_ideal": self.bubble_over_ideal,
+            "time_s": {
+                "compute": self.times.compute,
+                "optimizer": self.times.optimizer,
+                "idle": self.times.idle,
+                "exposed": dict(self.times.exposed),
+                "overlapped": dict(self.times.overlapped),
+            },
+            "comm_bytes": dict(self.comm_bytes),
+            "memory": self._memory_json(),
+            "stages": [_stage_json(s) for s in self.stages],
+            "links": [_link_json(u) for u in self.links],
+            "engine": {
+                "ranks": self.engine.ranks,
+                "classes": self.engine.classes,
+                "events": self.engine.events,
+                "wall_s": self.engine.wall,
+            },
+            "cost_usd_per_step": self.cost,
+            "uncertainty": None,
+            "assumptions": list(self.assumptions),
+            "provenance": dict(self.provenance),
+        }
+        cleaned: dict[str, Any] = _finite(out)
+        return cleaned
+
+    def _memory_json(self) -> dict[str, Any]:
+        peak = self.memory.peak
+        return {
+            "peak_bytes": peak.nbytes if self.memory.known else None,
+            "by_category": dict(peak.by_category),
+            "per_stage_peak_bytes": [p.nbytes for p in self.memory.per_stage],
+            "capacity_bytes": self.memory.capacity,
+            "headroom_bytes": self.memory.headroom if self.memory.known else None,
+            "fits": self.memory.fits if self.memory.known else None,
+            "peak_rank": peak.rank,
+            "peak_stage": self.memory.stage,
+            "peak_time_s": peak.time,
+            "largest": [{"buffer": name, "bytes": nbytes} for name, nbytes in peak.largest],
+            "excluded": list(self.memory.excluded),
+        }
+
+    def __str__(self) -> str:
+        from .text import as_text
+
+        return as_text(self)
+
+
+def _stage_json(s: Stage) -> dict[str, Any]:
+    return {
+        "stage": s.stage,
+        "rank": s.rank,
+        "compute_s": s.compute,
+        "own_compute_s": s.own_compute,
+        "exposed_s": dict(s.exposed),
+        "idle_s": s.idle,
+        "slack_s": s.slack,
+    }
+
+
+def _link_json(u: LinkUse) -> dict[str, Any]:
+    return {
+        "kind": u.kind,
+        "utilisation_mean": u.mean,
+        "utilisation_peak": u.peak,
+        "busiest": u.busiest,
+        "busiest_utilisation_mean": u.busiest_mean,
+    }
+
+
+def _ratio(a: float, b: float) -> float | None:
+    return a / b if b else None
+
+
+def _complement(x: float | None) -> float | None:
+    return None if x is None else 1.0 - x
+
+
+def _finite(value: Any) -> Any:
+    """The same with every number that JSON cannot hold replaced by null."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
