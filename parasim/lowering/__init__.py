@@ -1,0 +1,63 @@
+"""Lowering: a Plan becomes a Workload. An ordered table of small passes over a Draft; each reads one block of the Layout."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..config.plan import Plan
+from ..errors import InvalidProgram
+from ..parallel.mesh import Mesh
+from ..parallel.placement import rank_of_stage, stage_bounds
+from ..program.checks import verify
+from ..program.workload import Workload
+from .compute import compute
+from .dims import dims
+from .draft import Draft, Stage
+from .gradients import gradients
+from .recompute import recompute
+from .schedule import schedule
+from .tensor import tensor
+from .transfers import merge, transfers
+
+PASSES = (
+    compute,  # model, stages: bodies of kernels, whole shapes
+    tensor,  # tensor: cuts, collectives at kernel roles
+    recompute,  # recompute: the forward again in the backward
+    schedule,  # pipeline.schedule: actions become calls
+    gradients,  # data, zero: buckets in the last backward, the optimizer step
+    transfers,  # pipeline.comm: messages
+    merge,  # neighbours with one label become one op
+    dims,  # kernel dims from local shapes
+)
+
+
+def lower(plan: Plan, *, check: bool = True) -> Workload:
+    """The Workload of a Plan: one Program per rank class (here a pipeline rank), verified. Raises InvalidProgram when `verify` objects."""
+    layout = plan.layout
+    mesh = Mesh(layout.degrees)
+    bounds = stage_bounds(layout.pipeline.layers)
+    programs = []
+    for rank in range(layout.degrees.pp):
+        stages = [Stage(s, *b) for s, b in enumerate(bounds) if rank_of_stage(s, layout.degrees.pp) == rank]
+        draft = Draft(plan, rank, stages, len(bounds))
+        for step in PASSES:
+            step(draft)
+        programs.append(draft.program())
+    groups = {axis: mesh.groups(axis) for axis in ("tp", "dp", "pp") if getattr(layout.degrees, axis) > 1}
+    if layout.degrees.pp > 1:
+        groups["embedding"] = mesh.groups("pp")[:, [0, -1]]
+    peers = {f"pp{offset:+d}": mesh.peer("pp", offset) for offset in (1, -1)} if layout.degrees.pp > 1 else {}
+    workload = Workload(
+        programs=tuple(programs),
+        class_of_rank=np.asarray(mesh.coordinates["pp"]),
+        groups=groups,
+        peers=peers,
+        coordinates=mesh.coordinates,
+    )
+    violations = verify(workload) if check else ()
+    if violations:
+        raise InvalidProgram(violations)
+    return workload
+
+
+__all__ = ["lower"]

@@ -1,0 +1,111 @@
+"""The dims pass: every kernel's dims from the shapes of the buffers it touches, after all cutting is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from types import MappingProxyType
+
+from ..program.ops import Compute, Kernel, Ref
+from .draft import Draft
+
+Dims = tuple[int | float | str, ...]
+Shape = Callable[[Ref], tuple[int, ...]]
+
+
+def _linear(k: Kernel, s: Shape) -> Dims:
+    return (s(k.reads[0])[0], *s(k.reads[1]))
+
+
+def _linear_input_grad(k: Kernel, s: Shape) -> Dims:
+    inner, columns = s(k.reads[1])
+    return s(k.reads[0])[0], inner, columns
+
+
+def _linear_weight_grad(k: Kernel, s: Shape) -> Dims:
+    return (s(k.reads[0])[0], *s(k.writes[0]))
+
+
+def _head(k: Kernel, s: Shape) -> Dims:
+    columns, inner = s(k.reads[1])
+    return s(k.reads[0])[0], inner, columns
+
+
+def _head_weight_grad(k: Kernel, s: Shape) -> Dims:
+    columns, inner = s(k.writes[0])
+    return s(k.reads[0])[0], inner, columns
+
+
+def _written(k: Kernel, s: Shape) -> Dims:
+    return s(k.writes[0])
+
+
+def _read(k: Kernel, s: Shape) -> Dims:
+    return s(k.reads[0])
+
+
+def _heads(packed: int) -> Callable[[Kernel, Shape], Dims]:
+    """Attention and rotary: the columns of the packed qkv tell the heads held here; `packed` is its position among the reads."""
+
+    def dims(k: Kernel, s: Shape) -> Dims:
+        batch, sequence, heads, kv_heads, head_dim = k.dims
+        held = s(k.reads[packed])[1] * int(kv_heads) // ((int(heads) + 2 * int(kv_heads)) * int(head_dim))
+        return batch, sequence, held * int(heads) // int(kv_heads), held, head_dim
+
+    return dims
+
+
+def _elements(k: Kernel, s: Shape) -> Dims:
+    return (sum(prod(s(w)) for w in k.writes),)
+
+
+DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
+    {
+        "sample": lambda k, s: (s(k.writes[0])[0], k.dims[0] if k.dims else s(k.writes[0])[-1]),
+        "delay": lambda k, s: k.dims,
+        "linear": _linear,
+        "linear_input_grad": _linear_input_grad,
+        "linear_weight_grad": _linear_weight_grad,
+        "bias_grad": _read,
+        "head": _head,
+        "head_input_grad": _head,
+        "head_weight_grad": _head_weight_grad,
+        "gelu": _written,
+        "gelu_grad": _written,
+        "swiglu": _written,
+        "swiglu_grad": _read,
+        "layer_norm": _written,
+        "layer_norm_input_grad": _written,
+        "layer_norm_weight_grad": _read,
+        "rms_norm": _written,
+        "rms_norm_input_grad": _written,
+        "rms_norm_weight_grad": _read,
+        "rotary": _heads(0),
+        "rotary_grad": _heads(0),
+        "attention": _heads(0),
+        "attention_grad": _heads(1),
+        "embedding": _written,
+        "embedding_weight_grad": lambda k, s: s(k.reads[1]),
+        "cross_entropy_stats": _read,
+        "cross_entropy": lambda k, s: (s(k.reads[0])[1], s(k.reads[0])[0], k.dims[0]),
+        "cross_entropy_grad": lambda k, s: (*s(k.reads[0]), k.dims[0]),
+        "mean_squared_error": lambda k, s: (*s(k.reads[0]), k.dims[0]),
+        "residual_add": _written,
+        "zero": _elements,
+        "flat_slice": _elements,
+        "adam": lambda k, s: (prod(s(k.reads[0])),),
+    }
+)
+
+
+def dims(draft: Draft) -> None:
+    """Fill in the dims of every kernel."""
+
+    def shape(ref: Ref) -> tuple[int, ...]:
+        return tuple(int(n) for n in draft.buffers[ref.name].shape)
+
+    for key, body in draft.bodies.items():
+        draft.bodies[key] = [
+            replace(op, kernels=tuple(replace(k, dims=DIMS[k.name](k, shape)) for k in op.kernels)) if isinstance(op, Compute) else op for op in body
+        ]

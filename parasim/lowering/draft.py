@@ -1,0 +1,138 @@
+"""Draft: a Program being written. Passes edit its bodies and calls; nothing else in parasim is half-built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ..config.plan import Plan
+from ..parallel.layout import Layout
+from ..program.ops import COMPUTE, Buffer, Category, Collective, CollectiveOp, Compute, DType, Kernel, Label, Op, Ref
+from ..program.workload import Call, Program
+
+
+def micro(name: str) -> Ref:
+    """A buffer of the call's microbatch."""
+    return Ref(name, 0)
+
+
+@dataclass
+class Stage:
+    """A position in depth: its number and its layers [first, last)."""
+
+    number: int
+    first: int
+    last: int
+
+
+@dataclass
+class Draft:
+    """One rank class under construction.
+
+    `columns` names the buffers that tensor parallelism cuts and along which dim; `rows` the hidden-wide activations that sequence
+    parallelism cuts along dim 0; `shared` the gradients that need one more sum, by group, before the data-parallel reduction.
+    """
+
+    plan: Plan
+    rank: int
+    stages: list[Stage]
+    total_stages: int
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    bodies: dict[str, list[Op]] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    windows: dict[str, int] = field(default_factory=dict)
+    columns: dict[str, int] = field(default_factory=dict)
+    rows: set[str] = field(default_factory=set)
+    shared: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the plan."""
+        return self.plan.layout
+
+    @property
+    def is_last(self) -> bool:
+        """Does this rank hold the last stage?"""
+        return self.stages[-1].number == self.total_stages - 1
+
+    def buffer(
+        self,
+        name: str,
+        shape: Iterable[int],
+        category: Category,
+        *,
+        dtype: DType | None = None,
+        persistent: bool = False,
+        cut: int | None = None,
+        rows: bool = False,
+        of: tuple[str, ...] = (),
+        shard: tuple[tuple[int, str], ...] = (),
+    ) -> Ref:
+        """Declare a buffer once (full shape) and return its reference: per step if persistent, else of the call's microbatch."""
+        if name not in self.buffers:
+            self.buffers[name] = Buffer(name, tuple(shape), dtype or self.layout.precision, category, persistent, shard, of)
+            if cut is not None:
+                self.columns[name] = cut
+            if rows:
+                self.rows.add(name)
+        return Ref(name, -1 if persistent else 0)
+
+    def parameter(self, name: str, shape: Iterable[int], cut: int | None = None) -> Ref:
+        """Declare a parameter and its gradient accumulator."""
+        shape = tuple(shape)
+        self.buffer(f"{name}.grad", shape, "gradients", dtype=self.layout.optimizer.gradient, persistent=True, cut=cut)
+        return self.buffer(name, shape, "parameters", persistent=True, cut=cut)
+
+    def activation(self, name: str, shape: Iterable[int], *, cut: int | None = None, rows: bool = False, dtype: DType | None = None) -> Ref:
+        """Declare an activation and its gradient of the same shape."""
+        shape = tuple(shape)
+        self.buffer(f"{name}.grad", shape, "activations", cut=cut, rows=rows, dtype=dtype)
+        return self.buffer(name, shape, "activations", cut=cut, rows=rows, dtype=dtype)
+
+    @property
+    def parameters(self) -> list[str]:
+        """Names of the parameters this rank holds, in order of declaration."""
+        return [n for n, b in self.buffers.items() if b.category == "parameters" and b.persistent and not b.of]
+
+    def program(self) -> Program:
+        """The finished Program: only the bodies that are called and the buffers that are used."""
+        used = {c.body for c in self.calls}
+        bodies = {n: tuple(b) for n, b in self.bodies.items() if n in used and b}
+        touched = {r.name for b in bodies.values() for o in b for r in (*o.reads, *o.writes)}
+        buffers = {n: b for n, b in self.buffers.items() if n in touched}
+        return Program(buffers, bodies, tuple(c for c in self.calls if c.body in bodies), dict(self.windows))
+
+
+def grad(ref: Ref) -> Ref:
+    """The gradient of a buffer."""
+    return Ref(f"{ref.name}.grad", ref.slot)
+
+
+def compute(
+    label: Label, kernel: str, reads: Iterable[Ref], writes: Iterable[Ref], dtype: DType, *, dims: tuple[int | float, ...] = (), role: str = ""
+) -> Compute:
+    """One kernel as an op on the compute stream; dims that follow from buffer shapes are filled by the last pass."""
+    return Compute(label=label, stream=COMPUTE, kernels=(Kernel(kernel, tuple(reads), tuple(writes), dims, dtype, role),))
+
+
+def collective(
+    label: Label,
+    op: CollectiveOp,
+    group: str,
+    reads: Iterable[Ref],
+    writes: Iterable[Ref],
+    stream: str,
+    *,
+    dim: int | None = None,
+    after: tuple[str, ...] = (),
+    axis: str = "",
+) -> Collective:
+    """One collective of `group`, labelled with its axis."""
+    return Collective(
+        label=label._replace(axis=axis or group), stream=stream, after=after, op=op, group=group, reads=tuple(reads), writes=tuple(writes), dim=dim
+    )
+
+
+def relabel(op: Op, phase: str) -> Op:
+    """The same op under another phase."""
+    return replace(op, label=op.label._replace(phase=phase))
