@@ -1,0 +1,234 @@
+"""Kernels -> seconds on an accelerator: a roofline of FLOPs and of the bytes that must cross the device's memory.
+
+Bytes are the minimal traffic of the kernel as written: each operand is read once and each result written once, in the kernel's dtype
+(tokens and labels are int32, statistics fp32: 4 bytes); a kernel that accumulates also reads what it writes. FLOPs are those of matrix products and attention,
+2 per multiply-add; elementwise work is bound by memory and counts none, which is also how MFU and HFU count. The formula of each kernel
+stands beside its name in PRICES, with r rows, i inner, c columns, w bytes of the dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, NamedTuple, Protocol
+
+from ..errors import InvalidProgram, Violation
+from ..program.ops import DTYPE_BYTES, Kernel
+from ..provenance import Number
+from .profile import Profile
+
+Kind = Literal["matmul", "attention", "memory", "time"]
+INDEX, STATISTIC = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"]
+
+
+class Device(Protocol):
+    """What pricing needs of an accelerator."""
+
+    @property
+    def memory_bandwidth(self) -> Number:
+        """Bytes per second."""
+        ...
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s of dense matrix products in `dtype`."""
+        ...
+
+
+class Price(NamedTuple):
+    """FLOPs and bytes of a kernel, and which efficiency its FLOPs run at."""
+
+    flops: Callable[[Kernel], float]
+    bytes: Callable[[Kernel], float]
+    kind: Kind
+
+
+def dims(kernel: Kernel) -> tuple[float, ...]:
+    """The kernel's dims as numbers, negative ones as 0. Raises `InvalidProgram` for a dim that is still the name of a load table."""
+    named = [d for d in kernel.dims if isinstance(d, str)]
+    if named:
+        rule = "must be a number to be priced: resolve it from the load table first"
+        raise InvalidProgram([Violation(f"kernel {kernel.name} dims", str(named[0]), rule)])
+    return tuple(max(float(d), 0.0) for d in kernel.dims)
+
+
+def _width(kernel: Kernel) -> int:
+    return DTYPE_BYTES[kernel.dtype]
+
+
+def _accumulates(kernel: Kernel) -> bool:
+    return any(ref in kernel.reads for ref in kernel.writes)
+
+
+def _none(kernel: Kernel) -> float:
+    return 0.0
+
+
+def _product_flops(kernel: Kernel) -> float:
+    """2 r i c"""
+    rows, inner, columns = dims(kernel)
+    return 2.0 * rows * inner * columns
+
+
+def _product_bytes(kernel: Kernel) -> float:
+    """w (r i + i c + r c), + w c with a bias, + w i c where a weight gradient accumulates"""
+    rows, inner, columns = dims(kernel)
+    elements = rows * inner + inner * columns + rows * columns
+    if _accumulates(kernel):
+        elements += inner * columns
+    elif len(kernel.reads) > 2:
+        elements += columns
+    return _width(kernel) * elements
+
+
+def _attention_sizes(kernel: Kernel) -> tuple[float, float, float]:
+    """(pairs times width b a s^2 d, elements of qkv b s (a + 2 k) d, elements of o b s a d)"""
+    batch, sequence, heads, kv_heads, head_dim = dims(kernel)
+    tokens = batch * sequence
+    return batch * heads * sequence**2 * head_dim, tokens * (heads + 2 * kv_heads) * head_dim, tokens * heads * head_dim
+
+
+def _log_sum_exp(kernel: Kernel) -> float:
+    batch, sequence, heads, *_ = dims(kernel)
+    return STATISTIC * batch * sequence * heads
+
+
+def _attention_flops(factor: float) -> Callable[[Kernel], float]:
+    """`factor` b a s^2 d: 2 forward (the causal half of q k^T and scores v), 5 backward (five products instead of two)."""
+    return lambda kernel: factor * _attention_sizes(kernel)[0]
+
+
+def _attention_bytes(kernel: Kernel) -> float:
+    """w (qkv + o) + 4 lse"""
+    _, qkv, out = _attention_sizes(kernel)
+    return _width(kernel) * (qkv + out) + _log_sum_exp(kernel)
+
+
+def _attention_grad_bytes(kernel: Kernel) -> float:
+    """w (do + qkv + o + dqkv) + 4 lse"""
+    _, qkv, out = _attention_sizes(kernel)
+    return _width(kernel) * (2 * qkv + 2 * out) + _log_sum_exp(kernel)
+
+
+def _rotary_bytes(kernel: Kernel) -> float:
+    """2 w qkv: read and written"""
+    return 2.0 * _width(kernel) * _attention_sizes(kernel)[1]
+
+
+def _elementwise(full: float, vectors: float = 0.0, extra: float = 0.0) -> Callable[[Kernel], float]:
+    """w (`full` r c + `vectors` c), + `extra` w c for each written operand that is also read"""
+
+    def nbytes(kernel: Kernel) -> float:
+        rows, columns = dims(kernel)[:2]
+        again = extra * sum(ref in kernel.reads for ref in kernel.writes)
+        return _width(kernel) * (full * rows * columns + (vectors + again) * columns)
+
+    return nbytes
+
+
+def _residual_bytes(kernel: Kernel) -> float:
+    """3 w r c, + w c with a bias"""
+    rows, columns = dims(kernel)
+    return _width(kernel) * (3 * rows * columns + (columns if len(kernel.reads) > 2 else 0))
+
+
+def _embedding_bytes(kernel: Kernel) -> float:
+    """4 r tokens + w r c rows of the table read and r c written, + w r c positions read"""
+    rows, columns = dims(kernel)
+    return INDEX * rows + _width(kernel) * rows * columns * (3 if len(kernel.reads) > 2 else 2)
+
+
+def _embedding_grad_bytes(kernel: Kernel) -> float:
+    """4 r tokens + w r c of dx, + 2 w r c read and written per table (only touched rows; r c where it is written afresh)"""
+    rows, columns = dims(kernel)
+    tables = sum(2 if ref in kernel.reads else 1 for ref in kernel.writes)
+    return INDEX * rows + _width(kernel) * rows * columns * (1 + tables)
+
+
+def _stats_bytes(kernel: Kernel) -> float:
+    """logits once: w r c, + 4 r labels + 12 r statistics"""
+    rows, columns = dims(kernel)
+    return _width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
+
+
+def _loss_bytes(kernel: Kernel) -> float:
+    """12 r statistics of one shard and the loss"""
+    return 3.0 * STATISTIC * dims(kernel)[0] + STATISTIC
+
+
+def _loss_grad_bytes(kernel: Kernel) -> float:
+    """logits read and their gradient written: 2 w r c, + 4 r labels + 12 r statistics"""
+    rows, columns, _ = dims(kernel)
+    return 2.0 * _width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
+
+
+def _flat_bytes(passes: float) -> Callable[[Kernel], float]:
+    """`passes` w elements"""
+    return lambda kernel: passes * _width(kernel) * dims(kernel)[0]
+
+
+def _adam_bytes(kernel: Kernel) -> float:
+    """p, g, m, v read and p, m, v written in fp32 (or the run's wider state): 7 x 4 elements, + 2 elements for the rounded copy"""
+    state = max(_width(kernel), STATISTIC)
+    copy = DTYPE_BYTES["bf16"] if len(kernel.writes) > 3 else 0
+    return (7 * state + copy) * dims(kernel)[0]
+
+
+PRICES: Mapping[str, Price] = {
+    "sample": Price(_none, _none, "memory"),  # the data loader has the microbatch ready
+    "delay": Price(_none, _none, "time"),
+    "linear": Price(_product_flops, _product_bytes, "matmul"),
+    "linear_input_grad": Price(_product_flops, _product_bytes, "matmul"),
+    "linear_weight_grad": Price(_product_flops, _product_bytes, "matmul"),
+    "bias_grad": Price(_none, _elementwise(1, 1, extra=1), "memory"),  # dy read; gb written
+    "head": Price(_product_flops, _product_bytes, "matmul"),
+    "head_input_grad": Price(_product_flops, _product_bytes, "matmul"),
+    "head_weight_grad": Price(_product_flops, _product_bytes, "matmul"),
+    "gelu": Price(_none, _elementwise(2), "memory"),  # x, y
+    "gelu_grad": Price(_none, _elementwise(3), "memory"),  # dy, x, dx
+    "swiglu": Price(_none, _elementwise(3), "memory"),  # x of 2 c, y
+    "swiglu_grad": Price(_none, _elementwise(5), "memory"),  # dy, x of 2 c, dx of 2 c
+    "layer_norm": Price(_none, _elementwise(2, 2), "memory"),  # x, y; w, b
+    "layer_norm_input_grad": Price(_none, _elementwise(3, 1), "memory"),  # dy, x, dx; w
+    "layer_norm_weight_grad": Price(_none, _elementwise(2, 2, extra=1), "memory"),  # dy, x; gw, gb
+    "rms_norm": Price(_none, _elementwise(2, 1), "memory"),  # x, y; w
+    "rms_norm_input_grad": Price(_none, _elementwise(3, 1), "memory"),  # dy, x, dx; w
+    "rms_norm_weight_grad": Price(_none, _elementwise(2, 1, extra=1), "memory"),  # dy, x; gw
+    "rotary": Price(_none, _rotary_bytes, "memory"),
+    "rotary_grad": Price(_none, _rotary_bytes, "memory"),
+    "attention": Price(_attention_flops(2.0), _attention_bytes, "attention"),
+    "attention_grad": Price(_attention_flops(5.0), _attention_grad_bytes, "attention"),
+    "embedding": Price(_none, _embedding_bytes, "memory"),
+    "embedding_weight_grad": Price(_none, _embedding_grad_bytes, "memory"),
+    "cross_entropy_stats": Price(_none, _stats_bytes, "memory"),
+    "cross_entropy": Price(_none, _loss_bytes, "memory"),
+    "cross_entropy_grad": Price(_none, _loss_grad_bytes, "memory"),
+    "mean_squared_error": Price(_none, _elementwise(3), "memory"),  # y, target, dy
+    "residual_add": Price(_none, _residual_bytes, "memory"),
+    "zero": Price(_none, _flat_bytes(1), "memory"),
+    "flat_slice": Price(_none, _flat_bytes(2), "memory"),
+    "adam": Price(_none, _adam_bytes, "memory"),
+}
+EFFICIENCY: Mapping[Kind, str] = {"matmul": "compute.matmul_efficiency", "attention": "compute.attention_efficiency"}
+
+
+def flops(kernel: Kernel) -> float:
+    """FLOPs of the matrix products in `kernel`; 0 for elementwise work and given times."""
+    return PRICES[kernel.name].flops(kernel)
+
+
+def bytes_moved(kernel: Kernel) -> float:
+    """Bytes that `kernel` reads from and writes to the device's memory at least."""
+    return PRICES[kernel.name].bytes(kernel)
+
+
+def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
+    """Seconds of one kernel: the longer of FLOPs at the reached rate and bytes at the reached bandwidth, plus the launch.
+
+    A `delay` takes the seconds it names. Raises `Refused` for a dtype that the accelerator does not have.
+    """
+    price = PRICES[kernel.name]
+    if price.kind == "time":
+        return dims(kernel)[0]
+    moving = price.bytes(kernel) / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
+    work = price.flops(kernel)
+    computing = work / (accelerator.peak(kernel.dtype) * profile.get(EFFICIENCY[price.kind])) if work else 0.0
+    return max(computing, moving) + profile.get("compute.kernel_launch")

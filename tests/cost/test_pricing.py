@@ -1,0 +1,141 @@
+"""Every kernel's FLOPs and bytes against formulas written out by hand, and the roofline on a machine of round numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from parasim.cost.pricing import PRICES, bytes_moved, flops, seconds
+from parasim.cost.profile import Profile, datasheet
+from parasim.errors import InvalidProgram
+from parasim.program.kernels import KERNELS
+from parasim.program.ops import DType, Kernel, Ref
+from parasim.provenance import Number
+
+R, I, C = 1000, 300, 700  # rows, inner, columns
+B, S, A, K, D = 2, 512, 8, 2, 64  # batch, sequence, heads, key-value heads, head_dim
+QKV, O = B * S * (A + 2 * K) * D, B * S * A * D
+LSE = 4 * B * S * A  # fp32
+
+
+class Machine:
+    """1 PFLOP/s and 1 TB/s."""
+
+    memory_bandwidth = Number(1e12, "B/s", "round number", "assumed")
+
+    def peak(self, dtype: str) -> float:
+        return 1e15
+
+
+def kernel(name: str, dims: tuple[int | float | str, ...], dtype: DType = "bf16", absent: tuple[str, ...] = ()) -> Kernel:
+    """The kernel with all its operands but the `absent` ones."""
+    spec = KERNELS[name]
+    reads, writes = (tuple(Ref(w.rstrip("?*"), 0) for w in words if w.rstrip("?*") not in absent) for words in (spec.reads, spec.writes))
+    return Kernel(name, reads, writes, dims, dtype)
+
+
+# name, dims, FLOPs, bytes in bf16; weight gradients accumulate, optional operands are present
+CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
+    ("sample", (R, C), 0, 0),
+    ("delay", (0.5,), 0, 0),
+    ("linear", (R, I, C), 2 * R * I * C, 2 * (R * I + I * C + C + R * C)),
+    ("linear_input_grad", (R, I, C), 2 * R * I * C, 2 * (R * C + I * C + R * I)),
+    ("linear_weight_grad", (R, I, C), 2 * R * I * C, 2 * (R * I + R * C + 2 * I * C)),
+    ("bias_grad", (R, C), 0, 2 * (R * C + 2 * C)),
+    ("head", (R, I, C), 2 * R * I * C, 2 * (R * I + I * C + R * C)),
+    ("head_input_grad", (R, I, C), 2 * R * I * C, 2 * (R * C + I * C + R * I)),
+    ("head_weight_grad", (R, I, C), 2 * R * I * C, 2 * (R * I + R * C + 2 * I * C)),
+    ("gelu", (R, C), 0, 2 * 2 * R * C),
+    ("gelu_grad", (R, C), 0, 2 * 3 * R * C),
+    ("swiglu", (R, C), 0, 2 * (2 * R * C + R * C)),
+    ("swiglu_grad", (R, C), 0, 2 * (R * C + 2 * R * C + 2 * R * C)),
+    ("layer_norm", (R, C), 0, 2 * (2 * R * C + 2 * C)),
+    ("layer_norm_input_grad", (R, C), 0, 2 * (3 * R * C + C)),
+    ("layer_norm_weight_grad", (R, C), 0, 2 * (2 * R * C + 4 * C)),
+    ("rms_norm", (R, C), 0, 2 * (2 * R * C + C)),
+    ("rms_norm_input_grad", (R, C), 0, 2 * (3 * R * C + C)),
+    ("rms_norm_weight_grad", (R, C), 0, 2 * (2 * R * C + 2 * C)),
+    ("rotary", (B, S, A, K, D), 0, 2 * 2 * QKV),
+    ("rotary_grad", (B, S, A, K, D), 0, 2 * 2 * QKV),
+    ("attention", (B, S, A, K, D), 4 * B * A * S * S * D / 2, 2 * (QKV + O) + LSE),
+    ("attention_grad", (B, S, A, K, D), 2.5 * (4 * B * A * S * S * D / 2), 2 * (O + QKV + O + QKV) + LSE),
+    ("embedding", (R, C), 0, 4 * R + 2 * 3 * R * C),
+    ("embedding_weight_grad", (R, C), 0, 4 * R + 2 * (R * C + 2 * 2 * R * C)),
+    ("cross_entropy_stats", (R, C), 0, 2 * R * C + 4 * R + 12 * R),
+    ("cross_entropy", (R, C, 8.0), 0, 12 * R + 4),
+    ("cross_entropy_grad", (R, C, 8.0), 0, 2 * 2 * R * C + 4 * R + 12 * R),
+    ("mean_squared_error", (R, C, 8.0), 0, 2 * 3 * R * C),
+    ("residual_add", (R, C), 0, 2 * (3 * R * C + C)),
+    ("zero", (C,), 0, 2 * C),
+    ("flat_slice", (C,), 0, 2 * 2 * C),
+    ("adam", (C,), 0, (4 * 4 + 3 * 4 + 2) * C),
+]
+
+
+def test_every_kernel_has_a_price() -> None:
+    assert set(PRICES) == set(KERNELS) == {case[0] for case in CASES}
+
+
+@pytest.mark.parametrize(("name", "dims", "work", "traffic"), CASES, ids=[case[0] for case in CASES])
+def test_flops_and_bytes(name: str, dims: tuple[int | float, ...], work: float, traffic: float) -> None:
+    k = kernel(name, dims)
+    assert flops(k) == work
+    assert bytes_moved(k) == traffic
+
+
+@pytest.mark.parametrize(("name", "dims", "work", "traffic"), CASES, ids=[case[0] for case in CASES])
+def test_nothing_to_do_takes_no_time(name: str, dims: tuple[int | float, ...], work: float, traffic: float) -> None:
+    for empty in (0, -3):
+        assert 0 <= seconds(kernel(name, tuple(empty for _ in dims)), Machine(), datasheet()) < 1e-11
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "absent", "traffic"),
+    [
+        ("linear", (R, I, C), ("b",), 2 * (R * I + I * C + R * C)),
+        ("embedding", (R, C), ("p",), 4 * R + 2 * 2 * R * C),
+        ("embedding_weight_grad", (R, C), ("gp",), 4 * R + 2 * 3 * R * C),
+        ("residual_add", (R, C), ("bias",), 2 * 3 * R * C),
+        ("adam", (C,), ("low",), 7 * 4 * C),
+    ],
+)
+def test_absent_operands_move_nothing(name: str, dims: tuple[int, ...], absent: tuple[str, ...], traffic: float) -> None:
+    assert bytes_moved(kernel(name, dims, absent=absent)) == traffic
+
+
+def test_a_fresh_weight_gradient_is_not_read() -> None:
+    fresh = Kernel("linear_weight_grad", (Ref("x", 0), Ref("dy", 0)), (Ref("gw", 0),), (R, I, C), "bf16")
+    assert bytes_moved(fresh) == 2 * (R * I + R * C + I * C)
+
+
+def test_width_follows_the_dtype() -> None:
+    assert bytes_moved(kernel("gelu", (R, C), "fp32")) == 2 * bytes_moved(kernel("gelu", (R, C), "bf16"))
+    assert bytes_moved(kernel("adam", (C,), "fp64", absent=("low",))) == 7 * 8 * C
+
+
+NUMBERS = {
+    "compute.matmul_efficiency": 0.5,
+    "compute.attention_efficiency": 0.25,
+    "compute.memory_efficiency": 0.8,
+    "compute.kernel_launch": 5e-6,
+}
+FITTED = Profile("fitted", numbers={k: Number(v, "1", "test", "assumed") for k, v in NUMBERS.items()})
+
+
+def test_roofline() -> None:
+    big = kernel("linear", (8192, 8192, 8192), absent=("b",))  # 1.1e12 FLOPs against 4e8 bytes: bound by compute
+    assert seconds(big, Machine(), datasheet()) == pytest.approx(2 * 8192**3 / 1e15, rel=1e-12)
+    assert seconds(big, Machine(), FITTED) == pytest.approx(2 * 8192**3 / 0.5e15 + 5e-6, rel=1e-12)
+    thin = kernel("linear", (1, 8192, 8192), absent=("b",))  # a vector: bound by the weight's bytes
+    assert seconds(thin, Machine(), FITTED) == pytest.approx(2 * (8192 + 8192**2 + 8192) / 0.8e12 + 5e-6, rel=1e-12)
+    core = kernel("attention", (1, 8192, 32, 32, 128))
+    assert seconds(core, Machine(), FITTED) == pytest.approx(2 * 32 * 8192**2 * 128 / 0.25e15 + 5e-6, rel=1e-12)
+    assert seconds(kernel("gelu", (R, C)), Machine(), FITTED) == pytest.approx(4 * R * C / 0.8e12 + 5e-6, rel=1e-12)
+
+
+def test_delay_takes_its_seconds() -> None:
+    assert seconds(kernel("delay", (0.125,)), Machine(), FITTED) == 0.125
+
+
+def test_a_load_table_name_cannot_be_priced() -> None:
+    with pytest.raises(InvalidProgram, match="resolve it from the load table"):
+        seconds(kernel("gelu", ("expert_rows", C)), Machine(), datasheet())
