@@ -150,8 +150,9 @@ def _stats_bytes(kernel: Kernel) -> float:
 
 
 def _loss_bytes(kernel: Kernel) -> float:
-    """12 r statistics of one shard and the loss"""
-    return 3.0 * STATISTIC * dims(kernel)[0] + STATISTIC
+    """12 r c statistics, c the shards of the vocabulary, and the loss"""
+    rows, shards, _ = dims(kernel)
+    return 3.0 * STATISTIC * rows * shards + STATISTIC
 
 
 def _loss_grad_bytes(kernel: Kernel) -> float:

@@ -11,9 +11,9 @@ from parasim.program.kernels import KERNELS
 from parasim.program.ops import DType, Kernel, Ref
 from parasim.provenance import Number
 
-R, I, C = 1000, 300, 700  # rows, inner, columns
+R, N, C = 1000, 300, 700  # rows, inner, columns
 B, S, A, K, D = 2, 512, 8, 2, 64  # batch, sequence, heads, key-value heads, head_dim
-QKV, O = B * S * (A + 2 * K) * D, B * S * A * D
+QKV, OUT = B * S * (A + 2 * K) * D, B * S * A * D
 LSE = 4 * B * S * A  # fp32
 
 
@@ -37,13 +37,13 @@ def kernel(name: str, dims: tuple[int | float | str, ...], dtype: DType = "bf16"
 CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("sample", (R, C), 0, 0),
     ("delay", (0.5,), 0, 0),
-    ("linear", (R, I, C), 2 * R * I * C, 2 * (R * I + I * C + C + R * C)),
-    ("linear_input_grad", (R, I, C), 2 * R * I * C, 2 * (R * C + I * C + R * I)),
-    ("linear_weight_grad", (R, I, C), 2 * R * I * C, 2 * (R * I + R * C + 2 * I * C)),
+    ("linear", (R, N, C), 2 * R * N * C, 2 * (R * N + N * C + C + R * C)),
+    ("linear_input_grad", (R, N, C), 2 * R * N * C, 2 * (R * C + N * C + R * N)),
+    ("linear_weight_grad", (R, N, C), 2 * R * N * C, 2 * (R * N + R * C + 2 * N * C)),
     ("bias_grad", (R, C), 0, 2 * (R * C + 2 * C)),
-    ("head", (R, I, C), 2 * R * I * C, 2 * (R * I + I * C + R * C)),
-    ("head_input_grad", (R, I, C), 2 * R * I * C, 2 * (R * C + I * C + R * I)),
-    ("head_weight_grad", (R, I, C), 2 * R * I * C, 2 * (R * I + R * C + 2 * I * C)),
+    ("head", (R, N, C), 2 * R * N * C, 2 * (R * N + N * C + R * C)),
+    ("head_input_grad", (R, N, C), 2 * R * N * C, 2 * (R * C + N * C + R * N)),
+    ("head_weight_grad", (R, N, C), 2 * R * N * C, 2 * (R * N + R * C + 2 * N * C)),
     ("gelu", (R, C), 0, 2 * 2 * R * C),
     ("gelu_grad", (R, C), 0, 2 * 3 * R * C),
     ("swiglu", (R, C), 0, 2 * (2 * R * C + R * C)),
@@ -56,12 +56,12 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("rms_norm_weight_grad", (R, C), 0, 2 * (2 * R * C + 2 * C)),
     ("rotary", (B, S, A, K, D), 0, 2 * 2 * QKV),
     ("rotary_grad", (B, S, A, K, D), 0, 2 * 2 * QKV),
-    ("attention", (B, S, A, K, D), 4 * B * A * S * S * D / 2, 2 * (QKV + O) + LSE),
-    ("attention_grad", (B, S, A, K, D), 2.5 * (4 * B * A * S * S * D / 2), 2 * (O + QKV + O + QKV) + LSE),
+    ("attention", (B, S, A, K, D), 4 * B * A * S * S * D / 2, 2 * (QKV + OUT) + LSE),
+    ("attention_grad", (B, S, A, K, D), 2.5 * (4 * B * A * S * S * D / 2), 2 * (OUT + QKV + OUT + QKV) + LSE),
     ("embedding", (R, C), 0, 4 * R + 2 * 3 * R * C),
     ("embedding_weight_grad", (R, C), 0, 4 * R + 2 * (R * C + 2 * 2 * R * C)),
     ("cross_entropy_stats", (R, C), 0, 2 * R * C + 4 * R + 12 * R),
-    ("cross_entropy", (R, C, 8.0), 0, 12 * R + 4),
+    ("cross_entropy", (R, 8, 8.0), 0, 12 * R * 8 + 4),
     ("cross_entropy_grad", (R, C, 8.0), 0, 2 * 2 * R * C + 4 * R + 12 * R),
     ("mean_squared_error", (R, C, 8.0), 0, 2 * 3 * R * C),
     ("residual_add", (R, C), 0, 2 * (3 * R * C + C)),
@@ -91,7 +91,7 @@ def test_nothing_to_do_takes_no_time(name: str, dims: tuple[int | float, ...], w
 @pytest.mark.parametrize(
     ("name", "dims", "absent", "traffic"),
     [
-        ("linear", (R, I, C), ("b",), 2 * (R * I + I * C + R * C)),
+        ("linear", (R, N, C), ("b",), 2 * (R * N + N * C + R * C)),
         ("embedding", (R, C), ("p",), 4 * R + 2 * 2 * R * C),
         ("embedding_weight_grad", (R, C), ("gp",), 4 * R + 2 * 3 * R * C),
         ("residual_add", (R, C), ("bias",), 2 * 3 * R * C),
@@ -103,8 +103,8 @@ def test_absent_operands_move_nothing(name: str, dims: tuple[int, ...], absent: 
 
 
 def test_a_fresh_weight_gradient_is_not_read() -> None:
-    fresh = Kernel("linear_weight_grad", (Ref("x", 0), Ref("dy", 0)), (Ref("gw", 0),), (R, I, C), "bf16")
-    assert bytes_moved(fresh) == 2 * (R * I + R * C + I * C)
+    fresh = Kernel("linear_weight_grad", (Ref("x", 0), Ref("dy", 0)), (Ref("gw", 0),), (R, N, C), "bf16")
+    assert bytes_moved(fresh) == 2 * (R * N + R * C + N * C)
 
 
 def test_width_follows_the_dtype() -> None:
