@@ -20,7 +20,7 @@ def as_text(report: Report) -> str:
     """The report as plain text."""
     out = StringIO()
     render(report, Console(file=out, width=WIDTH, color_system=None, highlight=False))
-    return out.getvalue().rstrip()
+    return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
 def render(report: Report, console: Console) -> None:
@@ -79,7 +79,13 @@ def _beside(report: Report, name: str) -> str:
 
 def _stages(report: Report) -> RenderableType:
     axes = [a for a in report.times.exposed if any(s.exposed.get(a, 0.0) > 0 for s in report.stages)]
-    table = Table(box=None, padding=(0, 2, 0, 0), title="stages (the rank of each that computes longest)", title_justify="left", title_style="bold")
+    table = Table(
+        box=None,
+        padding=(0, 2, 0, 0),
+        title="stages (the rank of each that computes longest; memory of its heaviest rank)",
+        title_justify="left",
+        title_style="bold",
+    )
     for column in ("stage", "rank", "compute", *(f"exposed {a}" for a in axes), "idle", "slack", "peak memory", "headroom"):
         table.add_column(column, justify="right")
     for s, peak in zip(report.stages, report.memory.per_stage, strict=True):
