@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..errors import InvalidProgram, Violation
-from .edges import Resolved, resolve
+from .edges import Resolved
 from .ops import P2P, Collective, Compute, Op, Ref
 from .text import describe
 from .workload import Program, Workload
@@ -27,32 +29,40 @@ def _instances(program: Program) -> Iterator[tuple[Op, tuple[int, ...]]]:
 
 def _gradients(c: int, program: Program, replicated: bool) -> list[Violation]:
     """Every accumulation of a persistent gradient precedes what reduces it, and every gradient is reduced over dp once per step."""
-    gradients = {n for n, b in program.buffers.items() if b.category == "gradients" and b.persistent and not b.of}
-    total: Counter[str] = Counter()
-    reduced: Counter[str] = Counter()
-    for op, _ in _instances(program):
-        total.update(_accumulated(op, gradients))
-    done: Counter[str] = Counter()
+    events = _gradient_events(program)
+    total: Counter[tuple[str, int]] = Counter()
+    for call in program.calls:
+        total.update((name, call.step) for op, name in events[call.body] if op is None)
+    done: Counter[tuple[str, int]] = Counter()
+    reduced: Counter[tuple[str, int]] = Counter()
     found = []
-    for op, microbatches in _instances(program):
-        done.update(_accumulated(op, gradients))
-        if not isinstance(op, Collective):
-            continue
-        for ref in op.reads:
-            if ref.name in gradients:
-                reduced[ref.name] += op.group == REPLICATED
-                if done[ref.name] != total[ref.name]:
-                    text = f"reads {ref.name} after {done[ref.name]} of {total[ref.name]} accumulations"
-                    found.append(Violation(f"class {c}", describe(op, microbatches), text))
+    for call in program.calls:
+        for op, name in events[call.body]:
+            key = (name, call.step)
+            if op is None:
+                done[key] += 1
+                continue
+            reduced[key] += op.group == REPLICATED
+            if done[key] != total[key]:
+                found.append(Violation(f"class {c}", describe(op, call.microbatches), f"reads {name} after {done[key]} of {total[key]} accumulations"))
     if replicated:
-        steps = 1 + max((call.step for call in program.calls), default=0)
-        for name in sorted(n for n in gradients if total[n] and reduced[n] != steps):
-            found.append(Violation(f"class {c}", name, f"is reduced over {REPLICATED} {reduced[name]} times in {steps} step(s)"))
+        missed = sorted(key for key in total if reduced[key] != 1)
+        found += [Violation(f"class {c}", name, f"is reduced over {REPLICATED} {reduced[name, step]} times in step {step}, due once") for name, step in missed]
     return found
 
 
-def _accumulated(op: Op, gradients: set[str]) -> list[str]:
-    return [r.name for r in op.writes if r.name in gradients and r in op.reads] if isinstance(op, Compute) else []
+def _gradient_events(program: Program) -> dict[str, list[tuple[Collective | None, str]]]:
+    """Per body, in order: accumulations into persistent gradients (None, name) and collectives that read them (op, name)."""
+    gradients = {n for n, b in program.buffers.items() if b.category == "gradients" and b.persistent and not b.of}
+    events: dict[str, list[tuple[Collective | None, str]]] = {}
+    for key, body in program.bodies.items():
+        found = events.setdefault(key, [])
+        for op in body:
+            if isinstance(op, Compute):
+                found += [(None, r.name) for k in op.kernels for r in k.writes if r.name in gradients and r in k.reads]
+            elif isinstance(op, Collective):
+                found += [(op, r.name) for r in op.reads if r.name in gradients]
+    return events
 
 
 def _microbatch(ref: Ref, microbatches: tuple[int, ...]) -> int:
@@ -77,27 +87,34 @@ def _channels(workload: Workload, first: dict[int, int]) -> list[Violation]:
         a, b = sent.get(key, []), received.get(key, [])
         if a != b:
             at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-            text = f"sends {len(a)} messages to class {key[2]}, which receives {len(b)}; first difference at message {at}: {a[at : at + 3]} against {b[at : at + 3]}"
+            where = f"first difference at message {at}: {a[at : at + 3]} against {b[at : at + 3]}"
+            text = f"sends {len(a)} messages to class {key[2]}, which receives {len(b)}; {where}"
             found.append(Violation(f"channel {key[0]}", f"class {key[1]}", text))
     return found
 
 
 def _collectives(workload: Workload, first: dict[int, int]) -> list[Violation]:
     """All classes of a group issue the same collectives, of the same size, in the same order on each (group, stream)."""
-    orders: dict[tuple[str, str], dict[int, list[tuple[str, int]]]] = {}
-    for c in first:
-        program = workload.programs[c]
-        for op, _ in _instances(program):
-            if isinstance(op, Collective):
-                size = program.nbytes(op.reads) if op.op != "all_gather" else program.nbytes(op.writes)
-                orders.setdefault((op.group, op.stream), {}).setdefault(c, []).append((op.op, size))
     found = []
-    for (group, stream), by_class in orders.items():
-        for c, other in sorted(_partners(workload, group)):
-            if c in first and other in first and by_class.get(c) != by_class.get(other):
-                text = f"issues {len(by_class.get(c, []))} collectives, class {other} of the same group {len(by_class.get(other, []))}, or in another order or size"
-                found.append(Violation(f"group {group} stream {stream}", f"class {c}", text))
+    for group in workload.groups:
+        partners = sorted((a, b) for a, b in _partners(workload, group) if a in first and b in first)
+        orders = {c: _orders(workload.programs[c], group) for c in {x for pair in partners for x in pair}}
+        for a, b in partners:
+            for stream in sorted({*orders[a], *orders[b]}):
+                mine, theirs = orders[a].get(stream, []), orders[b].get(stream, [])
+                if mine != theirs:
+                    text = f"issues {len(mine)} collectives where class {b} of the same group issues {len(theirs)}, or others, or in another order or size"
+                    found.append(Violation(f"group {group} stream {stream}", f"class {a}", text))
     return found
+
+
+def _orders(program: Program, group: str) -> dict[str, list[tuple[str, int]]]:
+    """(op, bytes) of the collectives of a group, in order, by stream."""
+    orders: dict[str, list[tuple[str, int]]] = {}
+    for op, _ in _instances(program):
+        if isinstance(op, Collective) and op.group == group:
+            orders.setdefault(op.stream, []).append((op.op, max(program.nbytes(op.reads), program.nbytes(op.writes))))
+    return orders
 
 
 def _partners(workload: Workload, group: str) -> set[tuple[int, int]]:
@@ -113,8 +130,8 @@ class _Dry:
         self.workload, self.resolved, self.first = workload, resolved, first
         self.queue = {(c, s): [] for c, r in resolved.items() for s in range(len(r.streams))}  # type: dict[tuple[int, int], list[int]]
         for c, r in resolved.items():
-            for i, s in enumerate(r.stream.tolist()):
-                self.queue[c, s].append(i)
+            for i in self._blocking(r):
+                self.queue[c, int(r.stream[i])].append(i)
         self.at = dict.fromkeys(self.queue, 0)
         self.done = {c: bytearray(len(r)) for c, r in resolved.items()}
         self.blocked: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -124,6 +141,18 @@ class _Dry:
         self.posted: dict[object, set[str]] = {}
         self.waiting: dict[object, list[tuple[int, int]]] = {}
         self.keys: dict[tuple[int, int], list[object]] = {}
+
+    def _blocking(self, r: Resolved) -> list[int]:
+        """Instances that can hold something up: transfers, collectives that span classes, both ends of an edge."""
+        spanning = {g for g in self.workload.groups if _partners(self.workload, g)}
+        meets = {
+            name: np.array([isinstance(o, P2P) or (isinstance(o, Collective) and o.group in spanning) for o in body], dtype=bool)
+            for name, body in r.program.bodies.items()
+        }
+        some = np.concatenate([meets[call.body] for call in r.program.calls]) if r.program.calls else np.zeros(0, dtype=bool)
+        some |= np.diff(r.edge_start) > 0
+        some[r.edges] = True
+        return [int(i) for i in np.nonzero(some)[0]]
 
     def run(self) -> list[tuple[int, int]]:
         """Stuck instances as (class, instance)."""
@@ -200,7 +229,7 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
     replicated = REPLICATED in workload.groups and workload.groups[REPLICATED].shape[1] > 1
     for c in first:
         try:
-            resolved[c] = resolve(workload.programs[c])
+            resolved[c] = workload.programs[c].resolved
         except InvalidProgram as e:
             found.append(Violation(f"class {c}", "program", str(e)))
         found += _gradients(c, workload.programs[c], replicated)

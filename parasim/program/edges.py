@@ -9,6 +9,7 @@ end of its users; persistent buffers have one generation that lives through the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidProgram
-from .ops import CATEGORIES, Op
+from .ops import CATEGORIES, Op, Ref
 from .text import describe
 from .workload import IntArray, Program, buffer_bytes
 
@@ -86,127 +87,181 @@ def _category(program: Program, buffer: str) -> int:
     return CATEGORIES.index(category) if category in CATEGORIES else -1
 
 
-class _Template(NamedTuple):
-    """One op of a body with its names as numbers. `slots` are (buffer, slot, crosses streams, persistent)."""
+Key = tuple[int, int]  # (buffer, microbatch), microbatch -1: one per step
+
+
+class _Use(NamedTuple):
+    """A reference of a body: buffer number, slot, touched by several streams, persistent."""
+
+    buffer: int
+    slot: int
+    crosses: bool
+    persistent: bool
+
+    def key(self, microbatches: tuple[int, ...]) -> Key:
+        return self.buffer, microbatches[self.slot] if self.slot >= 0 and not self.persistent else -1
+
+
+class _Site(NamedTuple):
+    """An op of a body that something outside the call, or another stream, can touch. `fences` are (stream, position in this body or -1)."""
 
     op: Op
+    position: int
     stream: int
-    reads: tuple[tuple[int, int, bool, bool], ...]
-    fresh: tuple[tuple[int, int, bool, bool], ...]
-    updated: tuple[tuple[int, int, bool, bool], ...]
-    fences: tuple[int, ...]
+    reads: tuple[_Use, ...]
+    fresh: tuple[_Use, ...]
+    updated: tuple[_Use, ...]
+    fences: tuple[tuple[int, int], ...]
 
 
-def _templates(program: Program, streams: dict[str, int], names: dict[str, int]) -> dict[str, list[_Template]]:
-    touched: dict[str, set[str]] = {}
-    for body in program.bodies.values():
-        for op in body:
-            streams.setdefault(op.stream, len(streams))
-            for ref in (*op.reads, *op.writes):
-                touched.setdefault(ref.name, set()).add(op.stream)
-    for fence in {f for body in program.bodies.values() for op in body for f in op.after}:
-        streams.setdefault(fence, len(streams))
-    unknown = [n for n in touched if n not in names]
-    if unknown:
-        raise InvalidProgram(f"buffer {unknown[0]} is used but not declared")
-    crossing = {n for n, used in touched.items() if len(used) > 1}
+class _Body(NamedTuple):
+    """A body, digested once. `inner` generations are born and die inside one call: rows (buffer, slot, birth position, last position)."""
 
-    def key(ref: Any) -> tuple[int, int, bool, bool]:
-        return names[ref.name], ref.slot, ref.name in crossing, program.buffers[ref.name].persistent
+    length: int
+    stream: IntArray
+    tails: dict[int, int]
+    sites: tuple[_Site, ...]
+    inner: IntArray
 
-    return {
-        name: [
-            _Template(
+
+class _Reader:
+    """Digests bodies: names become numbers, and what never leaves a call is separated from what may."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.names = {n: i for i, n in enumerate(program.buffers)}
+        self.streams: dict[str, int] = {}
+        touched: dict[str, set[str]] = {}
+        leaves: set[str] = set()
+        for body in program.bodies.values():
+            written: set[Ref] = set()
+            for op in body:
+                self.streams.setdefault(op.stream, len(self.streams))
+                for ref in (*op.reads, *op.writes):
+                    touched.setdefault(ref.name, set()).add(op.stream)
+                leaves.update(r.name for r in op.reads if r not in written)
+                written.update(op.writes)
+                if op.window:
+                    leaves.update(r.name for r in op.writes)
+        for fence in {f for body in program.bodies.values() for op in body for f in op.after}:
+            self.streams.setdefault(fence, len(self.streams))
+        unknown = next((n for n in touched if n not in self.names), None)
+        if unknown is not None:
+            raise InvalidProgram(f"buffer {unknown} is used but not declared")
+        self.crossing = {n for n, used in touched.items() if len(used) > 1}
+        self.inner = {n for n in touched if n not in leaves and n not in self.crossing and not program.buffers[n].persistent}
+        self.bodies = {name: self._digest(body) for name, body in program.bodies.items()}
+
+    def _uses(self, refs: Iterable[Ref]) -> tuple[_Use, ...]:
+        """The references that matter outside the call: not inner, and not a persistent buffer of one stream only."""
+        return tuple(
+            _Use(self.names[r.name], r.slot, r.name in self.crossing, self.program.buffers[r.name].persistent)
+            for r in refs
+            if r.name not in self.inner and (r.name in self.crossing or not self.program.buffers[r.name].persistent)
+        )
+
+    def _digest(self, body: tuple[Op, ...]) -> _Body:
+        sites, tails, inner = [], dict[int, int](), list[list[int]]()
+        alive: dict[Ref, list[int]] = {}
+        for p, op in enumerate(body):
+            reads = set(op.reads)
+            site = _Site(
                 op,
-                streams[op.stream],
-                tuple(key(r) for r in op.reads),
-                tuple(key(r) for r in op.writes if r not in op.reads),
-                tuple(key(r) for r in op.writes if r in op.reads),
-                tuple(streams[f] for f in op.after),
+                p,
+                self.streams[op.stream],
+                self._uses(op.reads),
+                self._uses(r for r in op.writes if r not in reads),
+                self._uses(r for r in op.writes if r in reads),
+                tuple((self.streams[f], tails.get(self.streams[f], -1)) for f in op.after),
             )
-            for op in body
-        ]
-        for name, body in program.bodies.items()
-    }
+            if site.reads or site.fresh or site.updated or site.fences or op.window:
+                sites.append(site)
+            for ref in (*op.reads, *op.writes):
+                if ref.name in self.inner:
+                    if ref not in reads:
+                        alive[ref] = [self.names[ref.name], ref.slot, p, p]
+                        inner.append(alive[ref])
+                    alive[ref][3] = p
+            tails[self.streams[op.stream]] = p
+        streams = np.array([self.streams[op.stream] for op in body], dtype=np.int64)
+        return _Body(len(body), streams, tails, tuple(sites), np.array(inner, dtype=np.int64).reshape(-1, 4))
 
 
 class _Resolver:
     """State of one pass over the calls."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        self.streams: dict[str, int] = {}
-        self.names = {n: i for i, n in enumerate(program.buffers)}
-        self.templates = _templates(program, self.streams, self.names)
-        self.call: list[int] = []
-        self.position: list[int] = []
-        self.stream: list[int] = []
-        self.edges: list[list[int]] = []
-        self.generation_buffer: list[int] = []
-        self.generation_microbatch: list[int] = []
-        self.birth: list[int] = []
-        self.users: list[dict[int, int]] = []
-        self.generation: dict[tuple[int, int], int] = {}
-        self.writer: dict[tuple[int, int], int] = {}
-        self.readers: dict[tuple[int, int], list[int]] = {}
+        self.program, self.reader = program, _Reader(program)
+        lengths = np.array([self.reader.bodies[c.body].length for c in program.calls], dtype=np.int64)
+        self.start = np.concatenate([[0], np.cumsum(lengths)])
+        bodies = [self.reader.bodies[c.body] for c in program.calls]
+        self.stream = np.concatenate([b.stream for b in bodies]) if bodies else np.zeros(0, dtype=np.int64)
+        self.edges: dict[int, list[int]] = {}
+        self.generations: list[tuple[int, int, int]] = []  # buffer, microbatch, birth
+        self.users: list[dict[int, int]] = []  # last user by stream
+        self.generation: dict[Key, int] = {}
+        self.writer: dict[Key, int] = {}
+        self.readers: dict[Key, list[int]] = {}
         self.tail: dict[int, int] = {}
-        self.known: list[dict[int, int]] = [{} for _ in self.streams]
+        self.known: list[dict[int, int]] = [{} for _ in self.reader.streams]
         self.windows: dict[str, list[list[int]]] = {}
         for name, buffer in program.buffers.items():
             if buffer.persistent:
-                self._born((self.names[name], -1), -1)
+                self._born((self.reader.names[name], -1), -1, 0)
 
-    def _born(self, key: tuple[int, int], op: int) -> int:
-        self.generation[key] = g = len(self.birth)
-        self.generation_buffer.append(key[0])
-        self.generation_microbatch.append(key[1])
-        self.birth.append(op)
-        self.users.append({} if op < 0 else {self.stream[op]: op})
+    def _born(self, key: Key, op: int, stream: int) -> int:
+        self.generation[key] = g = len(self.generations)
+        self.generations.append((*key, op))
+        self.users.append({} if op < 0 else {stream: op})
         return g
 
     def run(self) -> None:
         for c, call in enumerate(self.program.calls):
-            for p, template in enumerate(self.templates[call.body]):
-                self.call.append(c)
-                self.position.append(p)
-                self.stream.append(template.stream)
-                self._visit(len(self.call) - 1, template, call.microbatches)
+            body, start = self.reader.bodies[call.body], int(self.start[c])
+            for site in body.sites:
+                self._visit(start, site, call.microbatches)
+            for stream, position in body.tails.items():
+                self.tail[stream] = start + position
 
-    def _visit(self, i: int, t: _Template, microbatches: tuple[int, ...]) -> None:
-        stream, waits = t.stream, []
+    def _visit(self, start: int, site: _Site, microbatches: tuple[int, ...]) -> None:
+        i, stream, waits = start + site.position, site.stream, list[int]()
         generation, writer, readers = self.generation, self.writer, self.readers
-        for buffer, slot, crosses, persistent in t.reads:
-            key = (buffer, microbatches[slot] if slot >= 0 and not persistent else -1)
+        for use in site.reads:
+            key = use.key(microbatches)
             g = generation.get(key)
             if g is None:
-                raise InvalidProgram(f"{describe(t.op, microbatches)} reads {self._name(key)} before anything wrote it")
+                raise InvalidProgram(f"{describe(site.op, microbatches)} reads {self._name(key)} before anything wrote it")
             self.users[g][stream] = i
-            if crosses:
+            if use.crosses:
                 if key in writer:
                     waits.append(writer[key])
                 readers.setdefault(key, []).append(i)
-        for buffer, slot, crosses, persistent in t.updated:
-            key = (buffer, microbatches[slot] if slot >= 0 and not persistent else -1)
-            if crosses:
+        for use in site.updated:
+            if use.crosses:
+                key = use.key(microbatches)
                 waits += readers.pop(key, ())
                 writer[key] = i
         born = []
-        for buffer, slot, crosses, persistent in t.fresh:
-            key = (buffer, microbatches[slot] if slot >= 0 and not persistent else -1)
-            if crosses:
+        for use in site.fresh:
+            key = use.key(microbatches)
+            if use.crosses:
                 waits += readers.pop(key, ())
                 if key in writer:
                     waits.append(writer[key])
                 writer[key] = i
-            if persistent:
+            if use.persistent:
                 self.users[generation[key]][stream] = i
             else:
-                born.append(self._born(key, i))
-        waits += [self.tail[f] for f in t.fences if f in self.tail]
-        if t.op.window:
-            waits += self._window(t.op.window, born)
-        self.tail[stream] = i
-        self.edges.append(self._foreign(i, stream, waits) if waits else [])
+                born.append(self._born(key, i, stream))
+        for fence, position in site.fences:
+            if position >= 0:
+                waits.append(start + position)
+            elif fence in self.tail:
+                waits.append(self.tail[fence])
+        if site.op.window:
+            waits += self._window(site.op.window, born)
+        if waits:
+            self._wait(i, stream, waits)
 
     def _window(self, name: str, born: list[int]) -> list[int]:
         alive, k = self.windows.setdefault(name, []), self.program.windows[name]
@@ -214,34 +269,56 @@ class _Resolver:
         alive.append(born)
         return waits
 
-    def _foreign(self, i: int, stream: int, waits: list[int]) -> list[int]:
-        known, latest = self.known[stream], {}
+    def _wait(self, i: int, stream: int, waits: list[int]) -> None:
+        """Keep the latest wait per other stream, unless an earlier op of this stream already waited for it or something later."""
+        known, latest = self.known[stream], dict[int, int]()
         for j in waits:
-            other = self.stream[j]
+            other = int(self.stream[j])
             if j != i and other != stream and known.get(other, -1) < j:
                 known[other] = latest[other] = j
-        return sorted(latest.values())
+        if latest:
+            self.edges[i] = sorted(latest.values())
 
-    def _name(self, key: tuple[int, int]) -> str:
+    def _name(self, key: Key) -> str:
         name = list(self.program.buffers)[key[0]]
         return f"{name}[{key[1]}]" if key[1] >= 0 else name
 
+    def _inner(self) -> tuple[IntArray, IntArray]:
+        """Generations that live inside one call: rows (buffer, microbatch, birth) and their last users."""
+        rows, last = [], []
+        for c, call in enumerate(self.program.calls):
+            inner = self.reader.bodies[call.body].inner
+            if len(inner):
+                slots = np.array((*call.microbatches, -1), dtype=np.int64)  # slot -1 is the last entry
+                rows.append(np.stack([inner[:, 0], slots[inner[:, 1]], inner[:, 2] + self.start[c]], axis=1))
+                last.append(inner[:, 3] + self.start[c])
+        return (np.concatenate(rows), np.concatenate(last)) if rows else (np.zeros((0, 3), dtype=np.int64), np.zeros(0, dtype=np.int64))
+
     def columns(self) -> Resolved:
-        last = [sorted(u.values()) or [0] for u in self.users]
+        n = int(self.start[-1])
+        lengths = np.diff(self.start)
+        counts = np.zeros(n, dtype=np.int64)
+        for i, waits in self.edges.items():
+            counts[i] = len(waits)
+        outer = [sorted(u.values()) or [0] for u in self.users]
+        inner, inner_last = self._inner()
+        generations = np.concatenate([np.array(self.generations, dtype=np.int64).reshape(-1, 3), inner])
+        outer_last = np.array([u for us in outer for u in us], dtype=np.int64)
+        sizes = np.concatenate([np.array([len(us) for us in outer], dtype=np.int64), np.ones(len(inner), dtype=np.int64)])
         return Resolved(
             program=self.program,
-            call=np.array(self.call, dtype=np.int64),
-            position=np.array(self.position, dtype=np.int64),
-            streams=tuple(self.streams),
-            stream=np.array(self.stream, dtype=np.int64),
-            edge_start=np.cumsum([0, *map(len, self.edges)]),
-            edges=np.array([e for es in self.edges for e in es], dtype=np.int64),
+            call=np.repeat(np.arange(len(lengths)), lengths),
+            position=np.arange(n) - np.repeat(self.start[:-1], lengths),
+            streams=tuple(self.reader.streams),
+            stream=self.stream,
+            edge_start=np.concatenate([[0], np.cumsum(counts)]),
+            edges=np.array([e for i in sorted(self.edges) for e in self.edges[i]], dtype=np.int64),
             buffers=tuple(self.program.buffers),
-            generation_buffer=np.array(self.generation_buffer, dtype=np.int64),
-            generation_microbatch=np.array(self.generation_microbatch, dtype=np.int64),
-            birth=np.array(self.birth, dtype=np.int64),
-            last_start=np.cumsum([0, *map(len, last)]),
-            last_users=np.array([u for us in last for u in us], dtype=np.int64),
+            generation_buffer=generations[:, 0],
+            generation_microbatch=generations[:, 1],
+            birth=generations[:, 2],
+            last_start=np.concatenate([[0], np.cumsum(sizes)]),
+            last_users=np.concatenate([outer_last, inner_last]),
         )
 
 

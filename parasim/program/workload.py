@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .ops import DTYPE_BYTES, Buffer, Op, Ref
+
+if TYPE_CHECKING:
+    from .edges import Resolved
 
 IntArray = NDArray[np.int64]
 
@@ -31,6 +35,17 @@ class Program:
     bodies: Mapping[str, tuple[Op, ...]]
     calls: tuple[Call, ...]
     windows: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def resolved(self) -> Resolved:
+        """Edges and lifetimes, derived once (`edges.resolve`). Raises InvalidProgram."""
+        from .edges import resolve
+
+        return resolve(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the text, not what is derived from it."""
+        return {k: v for k, v in self.__dict__.items() if k != "resolved"}
 
     def nbytes(self, refs: tuple[Ref, ...]) -> int:
         """Bytes of the named buffers (shape times dtype)."""
