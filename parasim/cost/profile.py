@@ -142,8 +142,10 @@ def _nearest(name: str, legal: Mapping[str, object]) -> str:
     return f"; nearest: {', '.join(close)}" if close else ""
 
 
-def _from_text(text: str, at: str) -> Profile:
-    tree = _tree(text, at)
+def read_profile(tree: Mapping[str, Any], at: str) -> Profile:
+    """The profile that a mapping describes; `at` (a file) opens every message. Raises as `load_profile` does."""
+    if not tree.get("name"):
+        raise Unparsable(f"{at}: lacks name")
     numbers = tree.get("numbers") or {}
     if not isinstance(numbers, Mapping):
         raise Malformed(f"{at}: numbers must map keys to values, not {type(numbers).__name__}")
@@ -166,6 +168,10 @@ def _from_text(text: str, at: str) -> Profile:
     return Profile(str(tree["name"]), backend, read, str(tree.get("description") or ""))
 
 
+def _from_text(text: str, at: str) -> Profile:
+    return read_profile(_tree(text, at), at)
+
+
 def _tree(text: str, at: str) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(text)
@@ -178,8 +184,6 @@ def _tree(text: str, at: str) -> dict[str, Any]:
         raise Unparsable(f"{at}: is empty")
     if not isinstance(tree, dict):
         raise Unparsable(f"{at}: must hold a mapping of keys to values, not {type(tree).__name__}")
-    if not tree.get("name"):
-        raise Unparsable(f"{at}: lacks name")
     return tree
 
 
