@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
@@ -49,9 +50,22 @@ class Link(NamedTuple):
 
 
 class Router(Protocol):
-    """The names of the nodes from one device to another, both included; None where there is no way."""
+    """Decides the way from one device to another."""
 
-    def path(self, a: str, b: str) -> tuple[str, ...] | None: ...
+    def path(self, a: str, b: str) -> tuple[str, ...] | None:
+        """The names of the nodes from `a` to `b`, both included; None where there is no way."""
+        ...
+
+    def exchange(self, members: Sequence[str]) -> Exchange | None:
+        """All pairs of `members` counted at once; None where this router has no short cut for it."""
+        ...
+
+
+class Exchange(NamedTuple):
+    """Every member sends to every other: how many of the messages cross each edge, and one pair of devices per sort of route."""
+
+    crossings: Mapping[tuple[str, str], int]
+    examples: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +94,14 @@ class Cluster:
         if known is None:
             known = self._routes[a, b] = self._find(a, b)
         return known
+
+    def exchange(self, members: Sequence[str]) -> tuple[dict[int, int], tuple[tuple[str, str], ...]]:
+        """For an exchange between all pairs of `members`: messages per link index, and pairs of devices among which is the slowest route."""
+        counted = self.router.exchange(members)
+        if counted is not None:
+            return {self.graph.adj[u][v]["link"]: n for (u, v), n in counted.crossings.items() if n}, counted.examples
+        pairs = tuple((a, b) for a in members for b in members if a != b)
+        return dict(Counter(link for a, b in pairs for link in self.route(a, b))), pairs
 
     def _find(self, a: str, b: str) -> tuple[int, ...]:
         path = self.router.path(a, b)

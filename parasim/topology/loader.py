@@ -220,4 +220,3 @@ def _summary(form: ClusterFile) -> str:
     elif form.scale_out is not None:
         parts.append(f"ethernet, one NIC of {format_bandwidth(form.scale_out.bandwidth.value)} per host")
     return ", ".join(parts)
-

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from .cluster import Link
+from .cluster import Exchange, Link
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -40,8 +42,46 @@ class UpDown:
                     return up[: height + 1] + down[: down.index(node)][::-1]
         if not self.spines:
             return None
-        spine = self.spines[self.slot[b] % len(self.spines)]
-        return (*self.chains[a][-1], spine, *self.chains[b][-1][::-1])
+        return (*self.chains[a][-1], self._spine(b), *self.chains[b][-1][::-1])
+
+    def _spine(self, receiver: str) -> str:
+        return self.spines[self.slot[receiver] % len(self.spines)]
+
+    def exchange(self, members: Sequence[str]) -> Exchange | None:
+        """All pairs at once by counting who is under which switch, without walking the pairs. Equal to the sum of `path` over them.
+
+        Member a uses the link above its ancestor at height h for every b that is neither its neighbour on the scale-up switch nor under
+        that ancestor. Links of one sort are alike in the clusters built here, so that one pair per sort of route has its latency.
+        """
+        if len(members) < 2 or any(m not in self.chains or len(self.chains[m]) > 2 for m in members):
+            return None
+        near = {m: self.chains[m][0][-1] if len(self.chains[m]) == 2 else m for m in members}
+        far = {m: self.chains[m][-1] for m in members}
+        if not self.spines and len({far[m][-1] for m in members}) > 1:
+            return None
+        away = _outside(members, near, far)
+        neighbours = Counter(near.values())
+        crossings: Counter[tuple[str, str]] = Counter()
+        for m in members:
+            if near[m] != m:
+                _both(crossings, m, near[m], neighbours[near[m]] - 1)
+            for height, (node, above) in enumerate(pairwise(far[m])):
+                _both(crossings, node, above, away[height][m])
+        self._over_spines(crossings, members, near, far)
+        return Exchange(crossings, tuple(_examples(members, near, far, away)))
+
+    def _over_spines(self, crossings: Counter[tuple[str, str]], members: Sequence[str], near: Mapping[str, str], far: Mapping[str, Chain]) -> None:
+        """Add the messages that leave their leaf: per receiver on its spine, from every sender outside its leaf and its node."""
+        if not self.spines:
+            return
+        leaves = Counter(far[m][-1] for m in members)
+        inside = Counter((far[m][-1], near[m]) for m in members)
+        for m in members:
+            spine, home = self._spine(m), far[m][-1]
+            for leaf, senders in leaves.items():
+                if leaf != home and (count := senders - inside[leaf, near[m]]):
+                    crossings[leaf, spine] += count
+                    crossings[spine, home] += count
 
 
 @dataclass(frozen=True)
@@ -57,6 +97,10 @@ class ShortestPaths:
         if a not in self._trees:
             self._trees[a] = self._tree(a) if a in self.graph else {}
         return self._trees[a].get(b)
+
+    def exchange(self, members: Sequence[str]) -> Exchange | None:
+        """No short cut: pairs are walked one by one."""
+        return None
 
     def _tree(self, source: str) -> dict[str, tuple[str, ...]]:
         """Best paths from `source` to every node, one hop more per round; a rank is (latency, -narrowest bandwidth, names)."""
@@ -75,3 +119,34 @@ class ShortestPaths:
             best.update((node, names) for node, (_, _, names) in reached.items())
             front = reached
         return best
+
+
+def _both(crossings: Counter[tuple[str, str]], a: str, b: str, count: int) -> None:
+    crossings[a, b] += count
+    crossings[b, a] += count
+
+
+def _outside(members: Sequence[str], near: Mapping[str, str], far: Mapping[str, Chain]) -> list[dict[str, int]]:
+    """For every height and member a: how many members are neither neighbours of a nor under its ancestor there."""
+    out, neighbours = [], Counter(near.values())
+    for height in range(len(far[members[0]])):
+        under = Counter(far[m][height] for m in members)
+        shared = Counter((far[m][height], near[m]) for m in members)
+        total = len(members)
+        out.append({m: total - neighbours[near[m]] - under[far[m][height]] + shared[far[m][height], near[m]] for m in members})
+    return out
+
+
+def _examples(members: Sequence[str], near: Mapping[str, str], far: Mapping[str, Chain], away: Sequence[Mapping[str, int]]) -> Iterator[tuple[str, str]]:
+    """One pair per sort of route: neighbours, chains that meet at each height, chains that never meet."""
+
+    def sort(a: str, b: str) -> int:
+        return -1 if near[a] == near[b] else sum(u != v for u, v in zip(far[a], far[b], strict=True))
+
+    neighbours, top = Counter(near.values()), len(away)
+    for wanted in (-1, *range(1, top + 1)):
+        for a in members:
+            met = neighbours[near[a]] - 1 if wanted < 0 else away[wanted - 1][a] - (away[wanted][a] if wanted < top else 0)
+            if met:
+                yield a, next(b for b in members if b != a and sort(a, b) == wanted)
+                break

@@ -1,0 +1,120 @@
+"""What an algorithm sees (Group) and what it answers (Rounds): routes, latencies, rings; no byte counts, no back ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..topology.cluster import Cluster
+
+Rings = tuple[tuple[str, ...], ...]
+
+
+class Round(NamedTuple):
+    """A part of a collective that moves all its bytes at one pace.
+
+    `steps` serial steps of the algorithm, `latency` the sum of the route latencies on its longest chain of dependent messages (s),
+    `weights[link]` bytes on that link and `sent` mean bytes leaving a rank, both per byte of the collective's buffer.
+    """
+
+    steps: int
+    latency: float
+    weights: Mapping[int, float]
+    sent: float
+
+
+@dataclass(frozen=True)
+class Group:
+    """The members of one collective, in axis order, on their cluster.
+
+    `extra[kind]` are seconds added per link crossed of that kind; `rings` the ring orders, each carrying an equal part of the bytes;
+    `root` is a position in `members`; `shares[i, j]` the part of its buffer that member i sends to member j (None: all alike).
+    """
+
+    members: tuple[str, ...]
+    cluster: Cluster
+    rings: Rings
+    extra: Mapping[str, float]
+    root: int = 0
+    shares: NDArray[np.float64] | None = None
+    _hops: dict[tuple[int, ...], float] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return len(self.members)
+
+    def hop(self, a: str, b: str) -> float:
+        """Seconds for the first byte from `a` to `b`: link latencies of the route plus those of the profile."""
+        route = self.cluster.route(a, b)
+        if route not in self._hops:
+            links = (self.cluster.links[i] for i in route)
+            self._hops[route] = sum(link.latency + self.extra[link.kind] for link in links)
+        return self._hops[route]
+
+    def loads(self, flows: Iterable[tuple[str, str, float]]) -> dict[int, float]:
+        """Bytes per link of messages (from, to, bytes)."""
+        out: dict[int, float] = {}
+        for a, b, nbytes in flows:
+            if nbytes:
+                for link in self.cluster.route(a, b):
+                    out[link] = out.get(link, 0.0) + nbytes
+        return out
+
+    def everyone(self) -> Round:
+        """One step in which every member sends 1/n to every other: (n-1)/n per rank."""
+        n = self.size
+        crossings, pairs = self.cluster.exchange(self.members)
+        return Round(1, max(self.hop(a, b) for a, b in pairs), {link: count / n for link, count in crossings.items()}, (n - 1) / n)
+
+    def blocks(self) -> list[list[str]]:
+        """The members by server, servers in order of first appearance, axis order inside."""
+        return blocks(self.members, self.cluster)
+
+
+Algorithm = Callable[[Group], Sequence[Round]]
+RingOrder = Callable[[tuple[str, ...], Cluster], Rings]
+
+
+def blocks(members: Sequence[str], cluster: Cluster) -> list[list[str]]:
+    """`members` by server, servers in order of first appearance."""
+    out: dict[str, list[str]] = {}
+    for member in members:
+        out.setdefault(cluster.node_of[member], []).append(member)
+    return list(out.values())
+
+
+def rank_order(members: tuple[str, ...], cluster: Cluster) -> Rings:
+    """One ring in the order given, wherever the members live (gloo)."""
+    return (members,)
+
+
+def rails(members: tuple[str, ...], cluster: Cluster) -> Rings:
+    """Rings that pass each server once: as many as the least populated server has members, each leaving it by another member's port.
+
+    A ring enters a server where it left the one before (the same position in both, hence the same rail), and leaves it elsewhere, so
+    that R rings load R network ports alike and once per direction, as NCCL's channels do. One server: one ring.
+    """
+    parts = blocks(members, cluster)
+    count = min(len(part) for part in parts) if len(parts) > 1 else 1
+    offsets = [i % 2 for i in range(len(parts))]
+    if len(parts) % 2 and len(parts) > 1:
+        offsets[-1] = 2
+    return tuple(_ring(parts, [(r + offset) % count for offset in offsets]) for r in range(count))
+
+
+def _ring(parts: list[list[str]], crossings: list[int]) -> tuple[str, ...]:
+    """One ring; `crossings[i]` is the position of the member that leaves part i and of the one that enters part i + 1."""
+    out: list[str] = []
+    for i, part in enumerate(parts):
+        enter, leave = crossings[i - 1], crossings[i]
+        if enter == leave:
+            leave = (enter + 1) % len(part)
+        around = part[enter:] + part[:enter]
+        last = part[leave]
+        out += [m for m in around if m != last or len(part) == 1] + [last] * (len(part) > 1)
+    return tuple(out)

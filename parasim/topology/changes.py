@@ -1,0 +1,61 @@
+"""Changed clusters: other placement of ranks, slower links, failed links and nodes. The cluster given stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..errors import Malformed
+from .builders import assemble
+from .cluster import Cluster
+from .loader import nearest
+
+
+def place(cluster: Cluster, order: Sequence[int]) -> Cluster:
+    """The cluster with rank i on what was device `order[i]`; devices left out hold no rank. Raises `Malformed` for repeats or strangers."""
+    known = len(cluster.devices)
+    wrong = [i for i in order if not 0 <= i < known]
+    if wrong or len(set(order)) < len(order):
+        raise Malformed(f"placement: {wrong[0] if wrong else 'a device'} {'is no device' if wrong else 'is there twice'}; 0 to {known - 1}, once each")
+    return replace(cluster, devices=tuple(cluster.devices[i] for i in order))
+
+
+def scale(cluster: Cluster, name: str, bandwidth: float) -> Cluster:
+    """The cluster with `bandwidth` times the bytes/s on the links that `name` means: those of a node, or those between "a" and "b" in "a-b".
+
+    Routes stay. Raises `Malformed` for an unknown name or a factor that is not above 0.
+    """
+    if not bandwidth > 0:
+        raise Malformed(f"bandwidth={bandwidth:g} of {name} must be above 0; a link that failed is removed")
+    chosen = _links(cluster, name)
+    links = tuple(k._replace(bandwidth=k.bandwidth * bandwidth) if i in chosen else k for i, k in enumerate(cluster.links))
+    return replace(cluster, links=links)
+
+
+def remove(cluster: Cluster, name: str) -> Cluster:
+    """The cluster without a node, a whole server ("node3": all its parts), or the links of "a-b"; traffic goes the shortest ways left.
+
+    A device that is gone stays a device, so that its rank is missed: routes to it raise `Unreachable`.
+    """
+    gone = _links(cluster, name)
+    links = [link for i, link in enumerate(cluster.links) if i not in gone]
+    kinds = {node: data["kind"] for node, data in cluster.graph.nodes(data=True)}
+    node_of = {device: cluster.node_of[device] for device in cluster.devices}
+    return assemble(cluster.name, cluster.accelerator, kinds, links, node_of, None, cluster.price, cluster.description)
+
+
+def _links(cluster: Cluster, name: str) -> set[int]:
+    """Indices of the links that `name` means, both directions."""
+    pairs = {f"{link.a}-{link.b}": i for i, link in enumerate(cluster.links)}
+    if name in pairs:
+        a, b = cluster.links[pairs[name]][:2]
+        return {pairs[name]} | ({pairs[f"{b}-{a}"]} if f"{b}-{a}" in pairs else set())
+    nodes = {name} if name in cluster.graph else {node for node in cluster.graph if node.startswith(f"{name}.")}
+    if not nodes:
+        raise Malformed(f"link={name!r} is no node, server or pair of joined nodes of cluster {cluster.name}; {_hint(cluster, name)}")
+    return {i for i, link in enumerate(cluster.links) if link.a in nodes or link.b in nodes}
+
+
+def _hint(cluster: Cluster, name: str) -> str:
+    names = sorted(cluster.graph)
+    return nearest(name, names) if len(names) <= 40 else nearest(name, names).split("; known")[0]
