@@ -1,0 +1,31 @@
+"""Pictures and traces of a Timeline. Each is loaded at first use, so that importing parasim loads neither matplotlib nor perfetto."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .gantt_plot import gantt
+    from .links_plot import links
+    from .memory_plot import memory
+    from .perfetto_export import write as write_perfetto
+
+_WHERE = {
+    "gantt": ("gantt_plot", "gantt"),
+    "links": ("links_plot", "links"),
+    "memory": ("memory_plot", "memory"),
+    "write_perfetto": ("perfetto_export", "write"),
+}
+__all__ = ["gantt", "links", "memory", "write_perfetto"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has: {', '.join(sorted(_WHERE))}")
+    module, function = _WHERE[name]
+    return getattr(import_module(f".{module}", __name__), function)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
