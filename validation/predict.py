@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-
-from parasim.config import Run, load
+from parasim.config import Run, build
 from parasim.cost.profile import Profile
 from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
@@ -50,7 +47,4 @@ def _load(tree: Mapping[str, Any]) -> Run:
     cluster = tree["cluster"]
     if isinstance(cluster, str) and cluster.endswith(".yaml"):
         tree = {**tree, "cluster": str(DATA / cluster)}
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "run.yaml"
-        path.write_text(yaml.safe_dump(dict(tree), sort_keys=False), encoding="utf-8")
-        return load(path)
+    return build(tree)
