@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Literal
 
 Status = Literal["datasheet", "fitted", "assumed"]
+
+_LIBRARIES = ("networkx", "numpy", "pydantic", "pyyaml", "simpy")
 
 
 @dataclass(frozen=True)
@@ -17,3 +23,23 @@ class Number:
     source: str
     status: Status
     interval: tuple[float, float] | None = None
+
+
+def stamp(inputs: Mapping[str, bytes | str]) -> dict[str, object]:
+    """What made an artifact: versions of parasim, Python and the libraries that compute, and the SHA-256 of every input by name.
+
+    The same inputs on the same installation give the same stamp: it holds no time and no machine name.
+    """
+    from . import __version__
+
+    return {
+        "parasim": __version__,
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in _LIBRARIES},
+        "inputs": {name: digest(content) for name, content in sorted(inputs.items())},
+    }
+
+
+def digest(content: bytes | str) -> str:
+    """SHA-256 of bytes, or of text as UTF-8, in hexadecimal."""
+    return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()

@@ -1,0 +1,219 @@
+"""YAML with positions: plain data plus the place where every key and value was written.
+
+Scalars follow YAML 1.2, so that no trap of 1.1 remains: `1e9` is a number, `no`, `on`, `1:30` and `2024-01-01` are text, only `true` and
+`false` are booleans. Duplicate keys are refused; aliases are followed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import yaml
+
+from ..errors import Malformed, ParasimError, Unparsable
+
+Keys = tuple[str | int, ...]
+
+_INT = re.compile(r"[-+]?\d+")
+_FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_SPECIAL: dict[str, object] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", "+.inf"), float("inf")),
+    "-.inf": float("-inf"),
+    ".nan": float("nan"),
+}
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_VALUES_AT_MOST = 100_000
+_DIGITS_AT_MOST = 300
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A file with line and column (from 1), an override (`--set ...`, line 0), or nothing when the keys came from Python."""
+
+    origin: str = ""
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.origin}:{self.line}:{self.column}" if self.line else self.origin
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with what was written; `kind` says whether a key is missing, unknown, or holds something illegal."""
+
+    place: Place
+    path: str
+    message: str
+    kind: str = "wrong"
+
+    def __str__(self) -> str:
+        named = self.place.line == 0 and self.place.origin.startswith(f"--set {self.path}=")
+        return ": ".join(part for part in (str(self.place), "" if named else self.path, self.message) if part)
+
+
+def dotted(keys: Keys) -> str:
+    """("perturb", 0, "rank") as people write it: perturb[0].rank."""
+    return "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys).removeprefix(".")
+
+
+def refusal(problems: list[Problem]) -> ParasimError:
+    """All problems as one error, a line each in order of place.
+
+    A file that lacks keys, and has no unknown key that might be a misspelt one, is `Unparsable`; everything else is `Malformed`.
+    """
+    lines = "\n".join(str(p) for p in sorted(problems, key=lambda p: (p.place, p.path)))
+    lacking = any(p.kind == "missing" and p.place.line for p in problems) and not any(p.kind == "unknown" for p in problems)
+    return Unparsable(lines) if lacking else Malformed(lines)
+
+
+@dataclass(frozen=True)
+class Document:
+    """`data` is plain (dict, list, str, int, float, bool, None); `keys` and `values` give places by path; `base` resolves relative paths.
+
+    `inputs` are the raw texts that made it, for their hashes; `problems` are duplicate keys and the like.
+    """
+
+    data: object
+    keys: Mapping[Keys, Place] = field(default_factory=dict)
+    values: Mapping[Keys, Place] = field(default_factory=dict)
+    base: Path = field(default_factory=Path)
+    inputs: Mapping[str, bytes] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+    def place(self, keys: Keys, *, of_key: bool = False) -> Place:
+        """Where the value (or the key) at `keys` was written; of the nearest enclosing value when it was not."""
+        table = self.keys if of_key else self.values
+        while keys and keys not in table:
+            keys = keys[:-1]
+            table = self.values
+        return table.get(keys, Place())
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only; plain scalars are typed by `_scalar`."""
+
+    yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 (name and type given by PyYAML)
+
+
+def read(path: Path, shown: str | None = None) -> Document:
+    """The document in the file at `path`, called `shown` in messages.
+
+    Raises `Malformed` when there is no such readable file, `Unparsable` when it is not UTF-8, not YAML, cut short or empty.
+    """
+    name = shown or str(path)
+    try:
+        raw = path.read_bytes()
+    except IsADirectoryError:
+        raise Malformed(f"{name}: is a directory; a file is due") from None
+    except FileNotFoundError:
+        raise Malformed(f"{name}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise Malformed(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    return replace(parse(raw, name), base=path.parent)
+
+
+def parse(raw: bytes, name: str) -> Document:
+    """The document in `raw`, called `name` in messages. Raises `Unparsable`."""
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unparsable(f"{name}: not UTF-8 text (byte {raw[error.start]:#04x} at offset {error.start})") from None
+    node = _compose(text, name)
+    if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
+        raise Unparsable(f"{name}: the file is empty")
+    builder = _Builder(name)
+    data = builder.build(node, (), frozenset())
+    return Document(data, builder.keys, builder.values, inputs={name: raw}, problems=tuple(builder.problems))
+
+
+def fragment(text: str, origin: str) -> Document:
+    """The YAML value of an override; every place in it is `origin`. Raises `Malformed`."""
+    try:
+        node = _compose(text, origin)
+    except Unparsable as error:
+        raise Malformed(f"{origin}: the value is not valid YAML ({str(error).split(': ', 2)[-1]})") from None
+    if node is None:
+        return Document(None, values={(): Place(origin)})
+    builder = _Builder(origin, numbered=False)
+    data = builder.build(node, (), frozenset())
+    return Document(data, builder.keys, builder.values, problems=tuple(builder.problems))
+
+
+def _compose(text: str, name: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise Unparsable(_syntax(error, name)) from None
+    except yaml.YAMLError as error:
+        raise Unparsable(f"{name}: not valid YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise Unparsable(f"{name}: not valid YAML: nested too deeply") from None
+
+
+def _syntax(error: yaml.MarkedYAMLError, name: str) -> str:
+    """One line: where, what PyYAML expected, and what it was reading."""
+    mark = error.problem_mark or error.context_mark
+    place = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name)
+    problem = error.problem or "syntax error"
+    began = f" {error.context}" + (f" that began at line {error.context_mark.line + 1}" if error.context_mark else "") if error.context else ""
+    if "stream end" in problem or "end of stream" in problem:
+        return f"{place}: not valid YAML: it ends too early,{began or ' in the middle of a value'}"
+    return f"{place}: not valid YAML: {problem}{',' if began else ''}{began}"
+
+
+class _Builder:
+    """Turns nodes into plain data and notes the place of every key and value."""
+
+    def __init__(self, origin: str, *, numbered: bool = True) -> None:
+        self.origin, self.numbered = origin, numbered
+        self.keys: dict[Keys, Place] = {}
+        self.values: dict[Keys, Place] = {}
+        self.problems: list[Problem] = []
+
+    def place(self, node: yaml.Node) -> Place:
+        mark = node.start_mark
+        return Place(self.origin, mark.line + 1, mark.column + 1) if self.numbered else Place(self.origin)
+
+    def build(self, node: yaml.Node, path: Keys, above: frozenset[int]) -> object:
+        if id(node) in above or len(self.values) > _VALUES_AT_MOST:
+            raise Unparsable(f"{self.place(node)}: not valid YAML: an alias that contains itself or grows without bound")
+        self.values[path] = self.place(node)
+        inside = above | {id(node)}
+        if isinstance(node, yaml.MappingNode):
+            return {key: self.build(value, (*path, key), inside) for key, value in self._entries(node, path)}
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(child, (*path, i), inside) for i, child in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _entries(self, node: yaml.MappingNode, path: Keys) -> Iterator[tuple[str, yaml.Node]]:
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.problems.append(Problem(self.place(key), dotted(path), "a key must be a word, not a list or a mapping"))
+            elif key.value in seen:
+                where = f" (first on line {seen[key.value]})" if self.numbered else ""
+                message = f"duplicate key '{key.value}'{where}; keep one of them"
+                self.problems.append(Problem(self.place(key), dotted((*path, key.value)), message))
+            else:
+                seen[key.value] = key.start_mark.line + 1
+                self.keys[(*path, key.value)] = self.place(key)
+                yield key.value, value
+
+    def _scalar(self, node: yaml.Node, path: Keys) -> object:
+        text = str(node.value)
+        if node.tag != _TEXT_TAG:
+            self.problems.append(Problem(self.place(node), dotted(path), f"tags such as {node.tag} are not used here; write the plain value"))
+        if getattr(node, "style", None) is not None:
+            return text
+        if text in _SPECIAL:
+            return _SPECIAL[text]
+        if len(text) <= _DIGITS_AT_MOST and _INT.fullmatch(text):
+            return int(text)
+        return float(text) if _FLOAT.fullmatch(text) else text

@@ -1,0 +1,76 @@
+"""What the run file can say and parasim cannot do yet: one row each, refused as an answer (exit code 1) that names what is supported.
+
+A row goes when its feature comes; nothing else has to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..errors import Violation
+from .schema import RunKeys
+
+STACKS = ("megatron-2022", "megatron-h100", "torch-fsdp", "nanotron")
+
+
+class NotYet(NamedTuple):
+    """`field` with a value for which `asked(value, dp)` holds is refused; `supported` says what may be written instead."""
+
+    field: str
+    asked: Callable[[Any, int], bool]
+    feature: str
+    supported: str
+
+
+def _more_than_one(value: int, dp: int) -> bool:
+    return value > 1
+
+
+def _given(value: object, dp: int) -> bool:
+    return bool(value)
+
+
+def _other_than(*supported: object) -> Callable[[Any, int], bool]:
+    return lambda value, dp: value not in supported
+
+
+NOT_YET: tuple[NotYet, ...] = (
+    NotYet("parallel.cp", _more_than_one, "context parallelism", "supported: 1"),
+    NotYet("parallel.ep", _more_than_one, "expert parallelism", "supported: 1"),
+    NotYet("dp.mode", _other_than("flat", "bucketed"), "gradients reduced one parameter at a time", "supported: flat, bucketed"),
+    NotYet("zero.stage", _other_than(0, 1), "sharing out gradients or parameters", "supported: 0, 1"),
+    NotYet("zero.shard", lambda value, dp: value != "auto" and value < dp, "sharing within a part of dp (HSDP)", "supported: auto"),
+    NotYet("pipeline.schedule", _other_than("naive", "gpipe", "1f1b"), "this schedule", "supported: naive, gpipe, 1f1b"),
+    NotYet("pipeline.chunks", _more_than_one, "several stages on one rank", "supported: 1"),
+    NotYet("pipeline.optimizer", _other_than("barrier"), "post-validation", "supported: barrier"),
+    NotYet("tensor.style", _other_than("megatron"), "the column-parallel form", "supported: megatron"),
+    NotYet("tensor.asynchronous", _given, "overlap of tensor-parallel collectives", "supported: false"),
+    NotYet("context.style", _other_than("ring"), "context parallelism", "supported: ring (the default, without effect while cp is 1)"),
+    NotYet("experts.load", _other_than("balanced"), "experts", "supported: balanced (the default, without effect for dense models)"),
+    NotYet("experts.capacity", _given, "experts", "supported: null"),
+    NotYet("experts.max_nodes", _given, "experts", "supported: null"),
+    NotYet("recompute", _other_than("none", "full"), "recomputing a part of a layer", "supported: none, full"),
+    NotYet("perturb", _given, "slow ranks, weak links and failed nodes", "supported: []"),
+    NotYet("placement", _given, "placement of ranks", "leave it out: ranks fill whole nodes in order"),
+    NotYet("stack", _given, "named structural defaults", "leave it out and write the keys themselves"),
+)
+
+
+def refusals(keys: RunKeys, dp: int) -> Iterator[Violation]:
+    """A violation for every row of NOT_YET that `keys` asks for; `dp` is the resolved degree."""
+    for row in NOT_YET:
+        value: Any = keys
+        for name in row.field.split("."):
+            value = getattr(value, name)
+        if row.asked(value, dp):
+            field = row.field.replace("asynchronous", "async")
+            yield Violation(field, _text(value), f"asks for {row.feature}, which is not supported yet", row.supported)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_text, value))}]" if all(isinstance(v, str) for v in value) else f"({len(value)} entries)"
+    return str(value)

@@ -1,0 +1,142 @@
+"""From the checked keys of a run file to a Plan: every `auto` gets its number, every rule of the layout is kept, every default is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..errors import InvalidLayout, Violation
+from ..model.spec import Fixed, Mlp, Model
+from ..parallel.check import HALF, batch_violation, check, divisors, legal
+from ..parallel.layout import Batch, DataParallel, Degrees, Layout, Optimizer, Pipeline, Tensor, Zero
+from ..units import format_bytes
+from .not_yet import refusals
+from .plan import Plan
+from .schema import RunKeys
+
+
+def resolve(keys: RunKeys, model: Model) -> Plan:
+    """The Plan of `keys` for `model`. Raises `InvalidLayout` with every broken rule and everything that is not supported yet."""
+    degrees, batch, broken = _sizes(keys)
+    broken += refusals(keys, degrees.dp)
+    if keys.batch.sequence is None and not isinstance(model, Mlp | Fixed):
+        broken.append(Violation("batch.sequence", "null", "is missing: a transformer needs a length in tokens", "such as 4096"))
+    layout = _layout(keys, model, degrees, batch)
+    seen = {(v.field, v.value) for v in broken}
+    broken += (v for v in check(model, layout) if (v.field, v.value) not in seen)
+    if broken:
+        raise InvalidLayout(broken)
+    return Plan(model, layout, tuple(_assumptions(keys, layout)))
+
+
+def split_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage, as even as possible.
+
+    What does not divide goes, one layer each, to the stages in the middle in order of depth, then to the first one (it has the embedding and, under
+    1f1b, the most microbatches in flight); the last one, which has the head and the loss, never gets more than the others.
+    """
+    share, rest = divmod(layers, stages)
+    first_served = [*range(1, stages - 1), 0][:rest]
+    return tuple(share + (stage in first_served) for stage in range(stages))
+
+
+def _sizes(keys: RunKeys) -> tuple[Degrees, Batch, list[Violation]]:
+    """Degrees and batch, with the violations of devices and batch. Where there are any, the sizes are stand-ins for the other checks."""
+    p, b = keys.parallel, keys.batch
+    model_parallel = p.tp * p.cp * p.pp
+    product = f"parallel.tp={p.tp} x cp={p.cp} x pp={p.pp} = {model_parallel}"
+    broken: list[Violation] = []
+    dp = p.dp if isinstance(p.dp, int) else max(1, keys.devices // model_parallel)
+    if keys.devices % model_parallel:
+        below = keys.devices // model_parallel * model_parallel
+        near = [n for n in (below, below + model_parallel) if n]
+        broken.append(Violation("devices", str(keys.devices), f"must be a multiple of {product}", f"nearest legal: {', '.join(map(str, near))}"))
+    elif model_parallel * dp != keys.devices:
+        rule = f"times {product} is {model_parallel * dp} ranks, but devices={keys.devices}"
+        broken.append(Violation("parallel.dp", str(dp), rule, f"legal: {keys.devices // model_parallel}, auto, or devices={model_parallel * dp}"))
+    if p.ep > 1 and dp * p.cp % p.ep:
+        broken.append(Violation("parallel.ep", str(p.ep), f"must divide dp x cp = {dp * p.cp}", legal(divisors(dp * p.cp), p.ep)))
+    microbatches = b.global_ // (b.micro * dp)
+    if b.global_ % (b.micro * dp):
+        # dp follows from devices while that is wrong: then the batch cannot be judged
+        broken += [_batch(keys, dp, product)] if not broken else []
+        microbatches = max(1, microbatches)
+    degrees = Degrees(p.tp, p.cp, p.ep, dp, p.pp, p.order)
+    return degrees, Batch(b.micro * dp * microbatches, b.micro, b.sequence or 1, microbatches), broken
+
+
+def _batch(keys: RunKeys, dp: int, product: str) -> Violation:
+    plain = batch_violation(keys.batch.global_, keys.batch.micro, dp)
+    if keys.parallel.dp != "auto":
+        return plain
+    return Violation(plain.field, plain.value, f"{plain.rule} (dp is devices={keys.devices} / ({product}))", plain.legal)
+
+
+def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layout:
+    pipe, zero = keys.pipeline, keys.zero
+    stages = degrees.pp * pipe.chunks
+    layers = split_layers(model.layers, stages) if pipe.layers == "auto" else tuple(int(n) for n in pipe.layers)
+    precision = keys.precision
+    shard = degrees.dp if zero.shard == "auto" else int(zero.shard)
+    master = keys.optimizer.master if keys.optimizer.master is not None else precision in HALF
+    return Layout(
+        degrees=degrees,
+        batch=batch,
+        precision=precision,
+        data=DataParallel(keys.dp.mode, keys.dp.bucket),
+        zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward),
+        pipeline=Pipeline(pipe.schedule, pipe.chunks, pipe.comm, layers, pipe.optimizer),
+        tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
+        recompute="full" if keys.recompute == "full" else "none",
+        optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
+    )
+
+
+def _assumptions(keys: RunKeys, layout: Layout) -> Iterator[str]:
+    """What the user did not write and what it was taken to be, where it matters."""
+    degrees, batch = layout.degrees, layout.batch
+    if keys.profile is None:
+        yield "profile omitted: datasheet numbers, every efficiency 1 and no overhead of software"
+    if "precision" not in keys.model_fields_set:
+        yield "precision omitted: bf16"
+    if keys.parallel.dp == "auto":
+        yield f"parallel.dp auto: {degrees.dp} (devices {keys.devices} / (tp {degrees.tp} x cp {degrees.cp} x pp {degrees.pp}))"
+    if "micro" not in keys.batch.model_fields_set:
+        yield "batch.micro omitted: 1"
+    if keys.batch.sequence is None:
+        yield "batch.sequence omitted: 1"
+    yield f"{batch.microbatches} microbatches of {batch.micro} per replica and step"
+    if degrees.dp > 1:
+        yield from _replicas(keys, layout)
+    if degrees.pp > 1:
+        yield from _stages(keys, layout)
+    if "recompute" not in keys.model_fields_set:
+        yield "recompute omitted: none, every activation is kept"
+    yield from _optimizer(keys, layout)
+
+
+def _replicas(keys: RunKeys, layout: Layout) -> Iterator[str]:
+    if "stage" not in keys.zero.model_fields_set:
+        yield "zero.stage omitted: 0, every replica holds the whole optimizer state"
+    if "mode" not in keys.dp.model_fields_set:
+        yield f"dp.mode omitted: bucketed, {format_bytes(layout.data.bucket)} of gradients at a time"
+    elif keys.dp.mode == "flat" and "bucket" in keys.dp.model_fields_set:
+        yield "dp.bucket has no effect when dp.mode is flat"
+    idle = [name for name in ("prefetch", "limit", "reshard_after_forward") if name in keys.zero.model_fields_set]
+    if idle and layout.zero.stage < 3:
+        yield f"zero.{', zero.'.join(idle)}: no effect below zero.stage 3"
+
+
+def _stages(keys: RunKeys, layout: Layout) -> Iterator[str]:
+    if "schedule" not in keys.pipeline.model_fields_set:
+        yield "pipeline.schedule omitted: 1f1b"
+    if keys.pipeline.layers == "auto" and len(set(layout.pipeline.layers)) > 1:
+        yield f"pipeline.layers auto: {list(layout.pipeline.layers)}"
+
+
+def _optimizer(keys: RunKeys, layout: Layout) -> Iterator[str]:
+    gradient, precision = layout.optimizer.gradient, layout.precision
+    if keys.optimizer.gradient_dtype is None:
+        more = " (Megatron-LM's own default for bf16 is fp32)" if precision == "bf16" else ""
+        yield f"optimizer.gradient_dtype omitted: {gradient}, the precision; gradients are accumulated and reduced in it{more}"
+    if keys.optimizer.master is None and precision in HALF:
+        yield "optimizer.master omitted: true, an fp32 copy of the parameters is kept and updated"

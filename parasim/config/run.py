@@ -1,0 +1,31 @@
+"""Run: everything one simulation needs, resolved; what `load`, `build` and `vary` return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..cost.profile import Profile
+from ..topology.cluster import Cluster
+from .document import Document
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Run:
+    """A Plan with the Cluster and the Profile it is timed on.
+
+    `source` is the run file with every default written out and every `auto` resolved (plain data; `build(run.source)` gives the same run).
+    `echo` maps the path of every quantity to how it was read ("25 MiB = 26214400 bytes"). `provenance` holds versions and hashes of the inputs.
+    `document` is what was written, kept for `vary`.
+    """
+
+    name: str
+    plan: Plan
+    cluster: Cluster
+    profile: Profile
+    devices: int
+    source: Mapping[str, object] = field(default_factory=dict)
+    echo: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    document: Document | None = field(default=None, repr=False, compare=False)

@@ -1,0 +1,280 @@
+"""The run file: every key with its type, default, unit and meaning. Docs and error messages are made from this page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
+from pydantic.fields import FieldInfo
+
+from ..units import Dimension
+from .scalars import Auto, Count, Duration, Flag, Natural, Positive, Size, Things, Word, nearest, shown, wrong
+
+AXES = ("tp", "cp", "ep", "dp", "pp")
+Precision = Literal["bf16", "fp16", "fp32", "fp64"]
+Schedule = Literal[
+    "naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "zb1p-interleaved", "zb-v", "v-half", "zb-auto", "zb-1p", "zb-2p",
+    "dualpipe", "dualpipe-v",
+]  # fmt: skip
+
+
+def key(default: Any, description: str, unit: str = "", type_: str = "", alias: str | None = None) -> Any:
+    """A key of the run file; `...` marks one that must be written. `type_` words the type where the annotation alone would not."""
+    return Field(default, description=description, alias=alias, json_schema_extra={"unit": unit, "type": type_})
+
+
+QUANTITIES: dict[str, Dimension] = {"size": "bytes", "time": "seconds"}
+
+
+def unit_of(info: FieldInfo) -> str:
+    """Unit of a key: a plain word, or "size" and "time" for a quantity that is written with its unit."""
+    extra = info.json_schema_extra
+    return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
+
+
+class Block(BaseModel):
+    """A mapping whose keys are all known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TransformerKeys(Block):
+    """A decoder transformer."""
+
+    kind: Literal["transformer"] = key("transformer", "this form")
+    name: Word | None = key(None, "what reports call it")
+    layers: Things = key(..., "transformer blocks", "layers")
+    hidden: Count = key(..., "width of the residual stream", "elements")
+    heads: Count = key(..., "query heads of one layer", "heads")
+    vocab: Count = key(..., "rows of the embedding and of the head", "tokens")
+    kv_heads: Count | None = key(None, "key-value heads of one layer; omitted: heads", "heads")
+    head_dim: Count | None = key(None, "width of one head; omitted: hidden / heads", "elements")
+    ffn: Count | None = key(None, "inner width of the feed-forward; omitted: 4 hidden (gelu) or 8/3 hidden up to a multiple of 256 (swiglu)", "elements")
+    activation: Literal["gelu", "swiglu"] = key("swiglu", "of the feed-forward; swiglu is gated")
+    norm: Literal["layer_norm", "rms_norm"] | None = key(None, "normalisation; omitted: rms_norm with swiglu, layer_norm with gelu")
+    bias: Flag = key(False, "whether linear layers have biases")
+    positions: Literal["learned", "rotary"] = key("rotary", "position information")
+    max_positions: Natural = key(0, "rows of the table of learned positions", "tokens")
+    tied: Flag = key(False, "whether the head shares the embedding's weight")
+
+
+class MlpKeys(Block):
+    """A deep residual MLP."""
+
+    kind: Literal["mlp"] = key(..., "this form")
+    name: Word | None = key(None, "what reports call it")
+    layers: Things = key(..., "residual blocks", "layers")
+    hidden: Count = key(..., "width of the residual stream", "elements")
+    ffn: Count | None = key(None, "inner width; omitted: 4 hidden", "elements")
+
+
+class FixedKeys(Block):
+    """Given times instead of a model, for studies and tests."""
+
+    kind: Literal["fixed"] = key(..., "this form")
+    name: Word | None = key(None, "what reports call it")
+    layers: Things = key(..., "layers, each of the times below", "layers")
+    forward: Duration = key(..., "forward of one layer and microbatch", "time")
+    input_grad: Duration = key(..., "gradient of the input, one layer and microbatch", "time")
+    weight_grad: Duration = key(..., "gradient of the weights, one layer and microbatch", "time")
+    optimizer: Duration = key(0.0, "optimizer step of one rank", "time")
+    parameters: Natural = key(0, "of the whole model; 7.5e9 is fine", "parameters")
+    boundary: Size = key(0, "one message between neighbouring stages", "size")
+
+
+MODEL_KINDS: dict[str, type[Block]] = {"transformer": TransformerKeys, "mlp": MlpKeys, "fixed": FixedKeys}
+
+
+def _model_form(value: object) -> object:
+    """Refuses what is neither a name nor a mapping of a known kind."""
+    if isinstance(value, Mapping):
+        kind = value.get("kind", "transformer")
+        if kind not in MODEL_KINDS:
+            raise wrong(f"kind: {shown(kind)} is not a kind of model{nearest(str(kind), MODEL_KINDS)}")
+    elif not isinstance(value, str) or not value.strip():
+        raise wrong(f"{shown(value)} is not a model; write a name of `parasim catalog models`, a path, or {{kind: transformer | mlp | fixed, ...}}")
+    return value
+
+
+def _model_tag(value: object) -> str:
+    return str(value.get("kind", "transformer")) if isinstance(value, Mapping) else "name"
+
+
+def _cluster_form(value: object) -> object:
+    if isinstance(value, Mapping) or (isinstance(value, str) and value.strip()):
+        return value
+    raise wrong(f"{shown(value)} is not a cluster; write a name of `parasim catalog clusters`, a path, or the cluster as a mapping")
+
+
+def _order_form(value: object) -> tuple[str, ...]:
+    if isinstance(value, list | tuple) and sorted(map(str, value)) == sorted(AXES):
+        return tuple(map(str, value))
+    text = f"[{', '.join(map(str, value))}]" if isinstance(value, list | tuple) else shown(value)
+    raise wrong(f"{text} is not an order of the five axes; write each once, such as [{', '.join(AXES)}]")
+
+
+def _layers_form(value: object) -> tuple[int, ...] | str:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, list | tuple) and value and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value):
+        return tuple(value)
+    text = f"[{', '.join(map(str, value))}]" if isinstance(value, list | tuple) else shown(value)
+    raise wrong(f"{text} is not auto or a list of layers per stage; write auto or whole numbers of 1 or more, such as [10, 10, 10, 10]")
+
+
+def _recompute_form(value: object) -> str | tuple[str, ...]:
+    names = ("none", "selective", "full")
+    if isinstance(value, list | tuple) and all(isinstance(m, str) for m in value):
+        return tuple(value)
+    if value in names:
+        return str(value)
+    raise wrong(f"{shown(value)} is not a way to recompute{nearest(str(value), names)}")
+
+
+def _load_form(value: object) -> object:
+    if value == "balanced":
+        return value
+    if isinstance(value, Mapping) and len(value) == 1:
+        name, content = next(iter(value.items()))
+        number = isinstance(content, int | float) and not isinstance(content, bool)
+        if (name == "zipf" and number) or (name == "shares" and isinstance(content, list)):
+            return value
+    raise wrong(f"{shown(value)} is not a load of experts; write balanced, {{zipf: 1.2}} or {{shares: [...]}}")
+
+
+ModelForm = Annotated[
+    Annotated[Word, Tag("name")] | Annotated[TransformerKeys, Tag("transformer")] | Annotated[MlpKeys, Tag("mlp")] | Annotated[FixedKeys, Tag("fixed")],
+    Discriminator(_model_tag),
+    BeforeValidator(_model_form),
+]
+
+
+class BatchKeys(Block):
+    """What one step trains on."""
+
+    global_: Count = key(..., "one step of all replicas together", "sequences", alias="global")
+    micro: Count = key(1, "one microbatch of one replica", "sequences")
+    sequence: Count | None = key(None, "length of a sequence; may be omitted (1) for mlp and fixed models", "tokens")
+
+
+class ParallelKeys(Block):
+    """Degrees of the axes: devices = tp x cp x dp x pp."""
+
+    tp: Count = key(1, "tensor parallel", "ranks")
+    pp: Count = key(1, "pipeline parallel", "ranks")
+    dp: Auto = key("auto", "data parallel; auto: devices / (tp cp pp)", "ranks")
+    cp: Count = key(1, "context parallel", "ranks")
+    ep: Count = key(1, "expert parallel; re-tiles dp x cp", "ranks")
+    order: Annotated[tuple[str, ...], PlainValidator(_order_form)] = key(AXES, "axes, neighbouring ranks first", type_="list of the five axes")
+
+
+class DpKeys(Block):
+    """How gradients are reduced over the replicas."""
+
+    mode: Literal["naive", "per-parameter", "flat", "bucketed"] = key(
+        "bucketed",
+        "naive: one by one after the backward; per-parameter: the same, overlapped; flat: all at once after the backward; bucketed: overlapped, by buckets",
+    )
+    bucket: Size = key(25 * 2**20, "gradients reduced together when bucketed", "size", type_="size, such as 25 MiB")
+
+
+def _zero_form(value: object) -> Literal[0, 1, 2, 3]:
+    stages: dict[object, Literal[0, 1, 2, 3]] = {0: 0, 1: 1, 2: 2, 3: 3}
+    if isinstance(value, bool) or not isinstance(value, int | float) or value not in stages:
+        raise wrong(f"{shown(value)} is not a ZeRO stage; legal: 0, 1, 2, 3")
+    return stages[value]
+
+
+class ZeroKeys(Block):
+    """What the replicas share out among them."""
+
+    stage: Annotated[Literal[0, 1, 2, 3], PlainValidator(_zero_form)] = key(
+        0, "0: nothing; 1: optimizer state; 2: and gradients; 3: and parameters", type_="`0`, `1`, `2` or `3`"
+    )
+    shard: Auto = key("auto", "size of the group that shares; auto: dp", "ranks")
+    overlap: Flag = key(True, "whether collectives overlap compute")
+    prefetch: Natural = key(1, "layers gathered ahead (stage 3)", "layers")
+    limit: Count = key(2, "gathered layers alive at once (stage 3)", "layers")
+    reshard_after_forward: Flag = key(True, "whether gathered layers are freed after the forward (stage 3)")
+
+
+class PipelineKeys(Block):
+    """How microbatches pass through the stages."""
+
+    schedule: Schedule = key("1f1b", "order of forwards and backwards")
+    chunks: Count = key(1, "stages held by one rank", "stages")
+    comm: Literal["async", "stream", "blocking"] = key("async", "async: transfers run beside compute; stream: in order on one stream; blocking: compute waits")
+    layers: Annotated[tuple[int, ...] | Literal["auto"], PlainValidator(_layers_form)] = key(
+        "auto", "layers of each stage, in order of depth", "layers", type_="`auto` or a list of whole numbers"
+    )
+    optimizer: Literal["barrier", "post-validation"] = key("barrier", "when a stage may step")
+
+
+class TensorKeys(Block):
+    """How layers are cut over tp."""
+
+    style: Literal["megatron", "all-gather"] = key("megatron", "megatron: column then row parallel; all-gather: column parallel")
+    sequence_parallel: Flag = key(False, "whether norms and residuals are cut along the sequence")
+    asynchronous: Flag = key(False, "whether its collectives overlap compute", alias="async")
+
+
+class ContextKeys(Block):
+    """How attention crosses cp."""
+
+    style: Literal["ring", "all-to-all"] = key("ring", "ring: keys and values travel; all-to-all: heads are exchanged for tokens")
+
+
+class ExpertKeys(Block):
+    """How tokens find experts."""
+
+    load: Annotated[Any, PlainValidator(_load_form)] = key(
+        "balanced", "share of the tokens of each expert", type_="`balanced`, `{zipf: s}` or `{shares: [...]}`"
+    )
+    capacity: Positive | None = key(None, "most tokens of one expert over the mean; null: no limit", "ratio")
+    max_nodes: Count | None = key(None, "most nodes one token is sent to; null: no limit", "nodes")
+
+
+class OptimizerKeys(Block):
+    """What holds and updates the parameters."""
+
+    name: Literal["adam"] = key("adam", "update rule")
+    gradient_dtype: Precision | None = key(None, "accumulation and reduction of gradients; omitted: precision")
+    master: Flag | None = key(None, "fp32 copy of the parameters; omitted: true for bf16 and fp16")
+
+
+class PerturbKeys(Block):
+    """One thing that is slower than it should be: a rank, a link or a node."""
+
+    rank: Natural | None = key(None, "rank that computes slowly")
+    slowdown: Positive | None = key(None, "factor on its compute time", "ratio")
+    link: Word | None = key(None, "link with less bandwidth")
+    bandwidth: Positive | None = key(None, "fraction of its bandwidth that is left", "ratio")
+    node: Natural | None = key(None, "node that is down")
+    failed: Flag | None = key(None, "true: it is down")
+
+
+class RunKeys(Block):
+    """A run file."""
+
+    name: Word | None = key(None, "names the output folder; omitted: name of the file")
+    model: ModelForm = key(..., "catalog name, path of an HF config.json or a model.yaml, or inline", type_="name, path or mapping")
+    cluster: Annotated[Any, PlainValidator(_cluster_form)] = key(..., "catalog name, path of a cluster.yaml, or inline", type_="name, path or mapping")
+    devices: Things = key(..., "ranks used; whole nodes are filled in order", "devices")
+    batch: BatchKeys = key(..., "sizes of the batch")
+    precision: Precision = key("bf16", "of parameters and activations")
+    stack: Word | None = key(None, "named structural defaults")
+    profile: Word | None = key(None, "catalog name or path of fitted numbers; omitted: datasheet numbers")
+    placement: Any = key(None, "order of the devices, other than node by node", type_="not yet used")
+    parallel: ParallelKeys = key(ParallelKeys(), "degrees")
+    dp: DpKeys = key(DpKeys(), "data parallel")
+    zero: ZeroKeys = key(ZeroKeys(), "ZeRO")
+    pipeline: PipelineKeys = key(PipelineKeys(), "pipeline parallel")
+    tensor: TensorKeys = key(TensorKeys(), "tensor parallel")
+    context: ContextKeys = key(ContextKeys(), "context parallel")
+    experts: ExpertKeys = key(ExpertKeys(), "expert parallel")
+    recompute: Annotated[str | tuple[str, ...], PlainValidator(_recompute_form)] = key(
+        "none", "forward work repeated in the backward instead of kept", type_="`none`, `selective`, `full` or a list of modules"
+    )
+    optimizer: OptimizerKeys = key(OptimizerKeys(), "optimizer")
+    perturb: tuple[PerturbKeys, ...] = key((), "slow ranks, weak links, failed nodes", type_="list of mappings")

@@ -1,0 +1,142 @@
+"""The rules a layout must keep for its model, as data: what is broken, by which value, and the nearest legal ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..errors import Violation
+from ..model.spec import Fixed, Mlp, Model, Transformer
+from .layout import Layout
+
+HALF = ("bf16", "fp16")
+SHOWN_AT_MOST = 12
+
+
+def check(model: Model, layout: Layout) -> tuple[Violation, ...]:
+    """Every rule that `layout` breaks for `model`; empty when it is legal. Fields are paths of the run file.
+
+    Any number of microbatches (1 or more) is legal for naive, gpipe and 1f1b.
+    """
+    return tuple(v for rule in (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model) for v in rule(model, layout))
+
+
+def divisors(number: int) -> list[int]:
+    """The divisors of `number`, in order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def legal(values: Iterable[int], wanted: int) -> str:
+    """ "legal: ..." with all the values in order, or the nearest to `wanted` when there are many."""
+    options = sorted(set(values))
+    if len(options) <= SHOWN_AT_MOST:
+        return f"legal: {', '.join(map(str, options))}"
+    near = sorted(sorted(options, key=lambda v: abs(v - wanted))[:6])
+    return f"nearest legal: {', '.join(map(str, near))}"
+
+
+def _tensor(model: Model, layout: Layout) -> Iterator[Violation]:
+    tp = layout.degrees.tp
+    if tp == 1:
+        return
+    if isinstance(model, Fixed):
+        yield Violation("parallel.tp", str(tp), "cannot cut a model of fixed times", "legal: 1")
+        return
+    for name in ("heads", "ffn") if isinstance(model, Transformer) else ("ffn",):
+        size = getattr(model, name)
+        if size % tp:
+            yield Violation("parallel.tp", str(tp), f"must divide model.{name}={size}", legal(divisors(size), tp))
+    if layout.tensor.style == "all-gather" and model.hidden % tp:
+        yield Violation("parallel.tp", str(tp), f"must divide model.hidden={model.hidden}", legal(divisors(model.hidden), tp))
+    if isinstance(model, Transformer):
+        yield from _vocabulary(model, tp)
+
+
+def _vocabulary(model: Transformer, tp: int) -> Iterator[Violation]:
+    """Key-value heads are not copied and the vocabulary is not padded (Megatron-LM pads it to a multiple of 128 tp)."""
+    if model.kv_heads % tp:
+        more = ", and copies of key-value heads are not supported yet" if tp > model.kv_heads else ""
+        yield Violation("parallel.tp", str(tp), f"must divide model.kv_heads={model.kv_heads}{more}", legal(divisors(model.kv_heads), tp))
+    if model.vocab % tp:
+        padded = -(-model.vocab // (128 * tp)) * 128 * tp
+        way = f"pad it to model.vocab={padded} (a multiple of 128 x tp, as Megatron-LM does)"
+        yield Violation("parallel.tp", str(tp), f"must divide model.vocab={model.vocab}", way)
+
+
+def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
+    tp, batch = layout.degrees.tp, layout.batch
+    if not layout.tensor.sequence_parallel:
+        return
+    if tp == 1:
+        yield Violation("tensor.sequence_parallel", "true", "needs parallel.tp of 2 or more, not 1", "set it to false, or raise parallel.tp")
+    elif batch.sequence * batch.micro % tp:
+        rule = f"must divide the tokens of a microbatch, batch.sequence={batch.sequence} x batch.micro={batch.micro}"
+        yield Violation("parallel.tp", str(tp), f"{rule}, under tensor.sequence_parallel", legal(divisors(batch.sequence * batch.micro), tp))
+
+
+def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:
+    pp, pipeline = layout.degrees.pp, layout.pipeline
+    stages = pp * pipeline.chunks
+    if stages > model.layers:
+        chunks = f" x pipeline.chunks={pipeline.chunks}" if pipeline.chunks > 1 else ""
+        rule = f"is {stages} stages{chunks}, more than model.layers={model.layers}"
+        yield Violation("parallel.pp", str(pp), rule, f"at most {model.layers // pipeline.chunks}")
+        return
+    layers = pipeline.layers
+    text = f"[{', '.join(map(str, layers))}]"
+    if len(layers) != stages:
+        rule = f"has {len(layers)} entries, but there are {stages} stages (parallel.pp={pp} x pipeline.chunks={pipeline.chunks})"
+        yield Violation("pipeline.layers", text, rule, f"write {stages} entries, or auto")
+    if sum(layers) != model.layers:
+        rule = f"sums to {sum(layers)}, but model.layers={model.layers}"
+        yield Violation("pipeline.layers", text, rule, f"write numbers that sum to {model.layers}, or auto")
+    if any(n < 1 for n in layers):
+        yield Violation("pipeline.layers", text, "leaves a stage without a layer", "write 1 or more for every stage, or auto")
+
+
+def _batch(model: Model, layout: Layout) -> Iterator[Violation]:
+    batch, dp = layout.batch, layout.degrees.dp
+    share = batch.micro * dp
+    if batch.microbatches < 1 or batch.global_ != share * batch.microbatches:
+        yield batch_violation(batch.global_, batch.micro, dp)
+    if isinstance(model, Transformer) and model.positions == "learned" and batch.sequence > model.max_positions:
+        rule = f"is longer than model.max_positions={model.max_positions}, the rows of its learned positions"
+        yield Violation("batch.sequence", str(batch.sequence), rule, f"at most {model.max_positions}")
+
+
+def batch_violation(global_: int, micro: int, dp: int) -> Violation:
+    """The refusal of a batch that does not split into whole microbatches, with the nearest global batches and dp that do."""
+    share = micro * dp
+    below, above = global_ // share * share, -(-global_ // share) * share
+    batches = [b for b in (below, above) if b] + ([above + share] if not below else [])
+    near = sorted(sorted(divisors(global_ // micro), key=lambda d: abs(d - dp))[:3]) if global_ % micro == 0 else []
+    ways = f"legal batch.global near it: {', '.join(map(str, batches))}"
+    ways += f"; legal dp for it: {', '.join(map(str, near))}" if near else ""
+    return Violation("batch.global", str(global_), f"must be a multiple of batch.micro={micro} x dp={dp} = {share}", ways)
+
+
+def _zero(model: Model, layout: Layout) -> Iterator[Violation]:
+    zero, dp = layout.zero, layout.degrees.dp
+    if zero.stage and dp % zero.shard:
+        yield Violation("zero.shard", str(zero.shard), f"must divide dp={dp}", legal(divisors(dp), zero.shard))
+
+
+def _dtypes(model: Model, layout: Layout) -> Iterator[Violation]:
+    precision, optimizer = layout.precision, layout.optimizer
+    allowed = (precision, "fp32") if precision in HALF else (precision,)
+    if optimizer.gradient not in allowed:
+        rule = f"cannot hold the gradients of precision={precision}"
+        yield Violation("optimizer.gradient_dtype", optimizer.gradient, rule, f"legal: {', '.join(allowed)}")
+    if optimizer.master and precision not in HALF:
+        rule = f"is an fp32 copy of bf16 or fp16 parameters, but precision={precision}"
+        yield Violation("optimizer.master", "true", rule, "legal: false")
+
+
+def _model(model: Model, layout: Layout) -> Iterator[Violation]:
+    if isinstance(model, Mlp | Fixed):
+        return
+    if model.heads % model.kv_heads:
+        yield Violation("model.kv_heads", str(model.kv_heads), f"must divide model.heads={model.heads}", legal(divisors(model.heads), model.kv_heads))
+    if model.positions == "rotary" and model.head_dim % 2:
+        way = f"nearest legal: {model.head_dim - 1}, {model.head_dim + 1}"
+        yield Violation("model.head_dim", str(model.head_dim), "must be even for rotary positions", way)
