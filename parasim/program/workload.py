@@ -45,11 +45,17 @@ class Program:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the text, not what is derived from it."""
-        return {k: v for k, v in self.__dict__.items() if k != "resolved"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("resolved", "sizes")}
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every buffer."""
+        return {name: buffer_bytes(buffer) for name, buffer in self.buffers.items()}
 
     def nbytes(self, refs: tuple[Ref, ...]) -> int:
         """Bytes of the named buffers (shape times dtype)."""
-        return sum(buffer_bytes(self.buffers[r.name]) for r in refs)
+        sizes = self.sizes
+        return sum([sizes[r.name] for r in refs])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,272 @@
+"""The engine: simpy replays the ops of one rank per fold colour. A process per (rank, stream); an event only where somebody waits.
+
+A collective starts when all colours of its group have reached it; a message when both ends have; a compute op progresses at rate 1, or
+slower where the Profile names a slow-down beside a transfer of that rank. When no event is left and an op has not ended, the engine names
+every stuck rank and op.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Generator, Hashable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from ..collectives.plan import CollectivePlan, capacity
+from ..cost.pricing import seconds
+from ..cost.profile import Profile
+from ..errors import Deadlock, Refused, Violation
+from ..program.edges import Resolved
+from ..program.ops import COMPUTE, P2P, Collective, Compute, Msg, Op
+from ..program.workload import Program, Workload
+from ..topology.cluster import Cluster
+from .fold import Fold, fold, kind_of
+from .network import Network
+from .traffic import Traffic, collective_bytes, collective_key, message_key
+
+Process = Generator[simpy.Event, Any, None]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A phase that moved bytes: of op instance `op` of `rank`, with its loads by link colour."""
+
+    rank: int
+    op: int
+    bytes: float
+    loads: Hashable
+    start: float
+    end: float
+
+
+class _Route(NamedTuple):
+    """How a rank's collective runs: its plan, its kind in the fold, the representatives that must meet."""
+
+    group: str
+    plan: CollectivePlan
+    kind: Hashable
+    present: tuple[int, ...]
+
+
+class _Step(NamedTuple):
+    """An op template of a rank, priced: seconds of a Compute, route of a Collective."""
+
+    op: Op
+    price: float
+    route: _Route | None
+
+
+class Rank:
+    """A simulated rank: its resolved Program and the times of its ops (nan: not yet)."""
+
+    def __init__(self, rank: int, c: int, program: Program) -> None:
+        self.rank, self.c, self.program = rank, c, program
+        self.resolved: Resolved = program.resolved
+        n = len(self.resolved)
+        self.ready, self.start, self.end = [np.nan] * n, [np.nan] * n, [np.nan] * n
+        self.done = bytearray(n)
+        self.waited: dict[int, simpy.Event] = {}
+        self.steps: dict[str, list[_Step]] = {}
+        self.edges = {i: self.resolved.waits(int(i)) for i in np.nonzero(np.diff(self.resolved.edge_start))[0].tolist()}
+
+
+@dataclass
+class _Meeting:
+    """Ranks gathering for a collective, or the two ends of a message."""
+
+    event: simpy.Event
+    arrived: int = 0
+    start: float = 0.0
+
+
+class Engine:
+    """One run. `simulate` in the package reads the result off `ranks`, `transfers` and `fold`."""
+
+    def __init__(self, workload: Workload, cluster: Cluster, profile: Profile, *, folding: bool) -> None:
+        if workload.world > len(cluster.devices):
+            raise Refused([Violation("devices", str(workload.world), f"exceeds the {len(cluster.devices)} devices of cluster {cluster.name}")])
+        self.workload, self.cluster, self.profile = workload, cluster, profile
+        self.env = simpy.Environment()
+        self.traffic = Traffic(workload, cluster, profile)
+        self.capacity: NDArray[np.float64] = capacity(cluster, profile)
+        self.fold: Fold = fold(workload, cluster, self.traffic, self.capacity, enabled=folding)
+        self.network = Network(self.env, np.array([bandwidth for _, _, bandwidth, _ in self.fold.links]))
+        self.ranks = [Rank(r, int(workload.class_of_rank[r]), workload.program_of(r)) for r in self.fold.representatives]
+        self.transfers: list[Transfer] = []
+        self.events = 0
+        self._overhead = profile.get("compute.op_overhead", 0.0)
+        self._slowdown = {kind: profile.get(f"overlap.slowdown.{kind}", 0.0) for kind in ("collective", "p2p")}
+        self._slows = any(self._slowdown.values())
+        self._flying: dict[int, Counter[str]] = defaultdict(Counter)
+        self._changed: dict[int, simpy.Event] = {}
+        self._meetings: dict[Hashable, _Meeting] = {}
+        self._ordinals: Counter[Hashable] = Counter()
+        self._outgoing: dict[Hashable, tuple[CollectivePlan, Hashable, int, int]] = {}
+
+    def run(self) -> None:
+        """Replay to the end. Raises Deadlock naming what is stuck."""
+        for rank in self.ranks:
+            rank.steps = {name: [self._step(rank, op) for op in body] for name, body in rank.program.bodies.items()}
+            order = np.argsort(rank.resolved.stream, kind="stable")
+            bounds = np.searchsorted(rank.resolved.stream[order], np.arange(len(rank.resolved.streams) + 1))
+            for s in range(len(rank.resolved.streams)):
+                mine = order[bounds[s] : bounds[s + 1]].tolist()
+                if mine:
+                    self.env.process(self._stream(rank, mine))
+        self.env.run()
+        stuck = tuple((rank.rank, rank.resolved.text(i)) for rank in self.ranks for i in self._heads(rank))
+        if stuck:
+            raise Deadlock("deadlock: " + "; ".join(f"rank {r} is stuck at {text}" for r, text in stuck[:12]), stuck)
+
+    @staticmethod
+    def _heads(rank: Rank) -> list[int]:
+        """The first op of every stream that has not ended."""
+        heads: dict[int, int] = {}
+        for i in np.nonzero(np.frombuffer(rank.done, dtype=np.uint8) == 0)[0].tolist():
+            heads.setdefault(int(rank.resolved.stream[i]), i)
+        return list(heads.values())
+
+    def _stream(self, rank: Rank, mine: list[int]) -> Process:
+        env, done, waited, edges = self.env, rank.done, rank.waited, rank.edges
+        steps = [rank.steps[call.body] for call in rank.program.calls]
+        call, position = rank.resolved.call.tolist(), rank.resolved.position.tolist()
+        for i in mine:
+            for e in edges.get(i, ()):
+                if not done[e]:
+                    event = waited.get(e)
+                    if event is None:
+                        event = waited[e] = env.event()
+                    yield event
+            rank.ready[i] = env.now
+            op, price, route = steps[call[i]][position[i]]
+            if route is not None:
+                yield from self._collective(rank, i, op.stream, route)
+            elif isinstance(op, P2P):
+                yield from self._p2p(rank, i, op)
+            else:
+                rank.start[i] = env.now
+                if self._slows:
+                    yield from self._rated(rank, price)
+                elif price > 0:
+                    yield env.timeout(price)
+            rank.end[i] = env.now
+            done[i] = 1
+            self.events += 1
+            event = waited.pop(i, None)
+            if event is not None:
+                event.succeed()
+
+    def _step(self, rank: Rank, op: Op) -> _Step:
+        if isinstance(op, Compute):
+            return _Step(op, self._overhead + sum(seconds(k, self.cluster.accelerator, self.profile) for k in op.kernels), None)
+        if isinstance(op, Collective):
+            ranks = tuple(self.workload.members(rank.rank, op.group).tolist())
+            key = collective_key(rank.program, op)
+            plan = self.traffic.collective(op, collective_bytes(rank.program, op), ranks)
+            present = tuple(sorted({int(self.fold.representative[r]) for r in ranks}))
+            return _Step(op, 0.0, _Route(op.group, plan, kind_of(key, ranks, self.fold.colour), present))
+        return _Step(op, 0.0, None)
+
+    def _rated(self, rank: Rank, work: float) -> Process:
+        """Compute beside transfers: the rate changes only when one of this rank's starts or ends."""
+        while work > 0:
+            rate = 1.0 / (1.0 + sum(self._slowdown[kind] for kind, n in self._flying[rank.rank].items() if n))
+            changed = self._changed.get(rank.rank)
+            if changed is None:
+                changed = self._changed[rank.rank] = self.env.event()
+            since = self.env.now
+            end = self.env.timeout(work / rate)
+            yield end | changed
+            work = 0.0 if end.processed else work - (self.env.now - since) * rate
+
+    def _fly(self, ranks: tuple[int, ...], kind: str, change: int) -> None:
+        if self._slows:
+            for r in ranks:
+                self._flying[r][kind] += change
+                changed = self._changed.pop(r, None)
+                if changed is not None:
+                    changed.succeed()
+
+    def _collective(self, rank: Rank, i: int, stream: str, route: _Route) -> Process:
+        if len(route.present) == 1:
+            rank.start[i] = self.env.now
+            yield from self._beside(route, stream, rank.rank, i)
+            return
+        ordinal = (rank.rank, route.group, stream)
+        key = (route.present, route.group, stream, self._ordinals[ordinal])
+        self._ordinals[ordinal] += 1
+        meeting = self._meetings.setdefault(key, _Meeting(self.env.event()))
+        meeting.arrived += 1
+        if meeting.arrived == len(route.present):
+            del self._meetings[key]
+            meeting.start = self.env.now
+            yield from self._beside(route, stream, rank.rank, i)
+            meeting.event.succeed()
+        else:
+            yield meeting.event
+        rank.start[i] = meeting.start
+
+    def _beside(self, route: _Route, stream: str, rank: int, i: int) -> Process:
+        """Move the bytes; a collective on another stream than compute slows the compute of its ranks."""
+        beside = self._slows and stream != COMPUTE
+        if beside:
+            self._fly(route.present, "collective", 1)
+        yield from self._transfer(route.plan, route.kind, rank, i)
+        if beside:
+            self._fly(route.present, "collective", -1)
+
+    def _p2p(self, rank: Rank, i: int, op: P2P) -> Process:
+        microbatches = rank.resolved.microbatches(i)
+        meetings = [self._post(rank, i, m, microbatches, sending=False) for m in op.recvs]
+        meetings += [self._post(rank, i, m, microbatches, sending=True) for m in op.sends]
+        for meeting in meetings:
+            if not meeting.event.processed:
+                yield meeting.event
+        rank.start[i] = min((m.start for m in meetings), default=self.env.now)
+
+    def _post(self, rank: Rank, i: int, m: Msg, microbatches: tuple[int, ...], *, sending: bool) -> _Meeting:
+        """Post one end of a message; the second end starts it."""
+        peer = int(self.fold.representative[self.workload.peers[m.peer][rank.rank]])
+        microbatch = microbatches[m.buffer.slot] if m.buffer.slot >= 0 else -1
+        ends = (rank.rank, peer) if sending else (peer, rank.rank)
+        name = (m.channel, ends, microbatch)
+        ordinal = self._ordinals[name, sending]
+        self._ordinals[name, sending] += 1
+        meeting = self._meetings.setdefault((name, ordinal), _Meeting(self.env.event()))
+        meeting.arrived += 1
+        if sending:
+            plan, kind = self._message(rank, m)
+            self._outgoing[name, ordinal] = (plan, kind, rank.rank, i)
+        if meeting.arrived == 2:
+            del self._meetings[name, ordinal]
+            meeting.start = self.env.now
+            self.env.process(self._deliver(meeting, ends, *self._outgoing.pop((name, ordinal))))
+        return meeting
+
+    def _message(self, rank: Rank, m: Msg) -> tuple[CollectivePlan, Hashable]:
+        target = int(self.workload.peers[m.peer][rank.rank])
+        key = message_key(rank.c, rank.program, m)
+        plan = self.traffic.message(rank.program.nbytes((m.buffer,)), rank.rank, target)
+        return plan, kind_of(key, (rank.rank, target), self.fold.colour)
+
+    def _deliver(self, meeting: _Meeting, ends: tuple[int, int], plan: CollectivePlan, kind: Hashable, sender: int, i: int) -> Process:
+        self._fly(ends, "p2p", 1)
+        yield from self._transfer(plan, kind, sender, i)
+        self._fly(ends, "p2p", -1)
+        meeting.event.succeed()
+
+    def _transfer(self, plan: CollectivePlan, kind: Hashable, rank: int, i: int) -> Process:
+        """The phases of a plan, one after the other: latency, then bytes on the links."""
+        for p, phase in enumerate(plan.phases):
+            if phase.latency > 0:
+                yield self.env.timeout(phase.latency)
+            loads = self.fold.loads[kind, p]
+            if phase.bytes > 0 and loads:
+                start = self.env.now
+                yield self.network.start(phase.bytes, loads)
+                self.transfers.append(Transfer(rank, i, phase.bytes, (kind, p), start, self.env.now))
+            self.events += 1

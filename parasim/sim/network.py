@@ -1,0 +1,117 @@
+"""The fluid network: transfers in flight share links max-min fairly.
+
+A fluid has bytes left and, per byte of its progress, a load on each link it crosses. Rates are the max-min fair ones under the link
+capacities (progressive filling: raise all rates together, freeze the fluids of a link when it is full). They change only when a fluid
+starts or ends, and only in the connected component that it touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+import simpy
+from numpy.typing import NDArray
+
+
+@dataclass(eq=False)
+class Fluid:
+    """A transfer in flight. `left` bytes of progress, `rate` bytes/s, `since` the time both hold for."""
+
+    left: float
+    loads: Mapping[int, float]
+    done: simpy.Event
+    rate: float = 0.0
+    since: float = 0.0
+    version: int = field(default=0)
+
+
+class Network:
+    """Links by colour with capacities (bytes/s), and the fluids on them."""
+
+    def __init__(self, env: simpy.Environment, capacity: NDArray) -> None:  # type: ignore[type-arg]
+        self.env = env
+        self.capacity = [float(c) for c in capacity]
+        self.on_link: list[set[Fluid]] = [set() for _ in self.capacity]
+        self.solves = 0
+
+    def start(self, nbytes: float, loads: Mapping[int, float]) -> simpy.Event:
+        """Put a fluid on its links; the event fires when its last byte has passed."""
+        fluid = Fluid(nbytes, loads, self.env.event(), since=self.env.now)
+        shared = any(self.on_link[link] for link in loads)
+        for link in loads:
+            self.on_link[link].add(fluid)
+        if shared:
+            self._solve(self._component(fluid))
+        else:
+            self._set(fluid, min((self.capacity[link] / w for link, w in loads.items() if w > 0), default=inf))
+        return fluid.done
+
+    def _finish(self, fluid: Fluid, version: int) -> None:
+        if fluid.version != version:
+            return
+        neighbours = {other for link in fluid.loads for other in self.on_link[link]} - {fluid}
+        for link in fluid.loads:
+            self.on_link[link].discard(fluid)
+        fluid.done.succeed()
+        seen: set[Fluid] = set()
+        for other in sorted(neighbours, key=lambda f: f.since):
+            if other not in seen:
+                component = self._component(other)
+                seen |= component
+                self._solve(component)
+
+    def _component(self, fluid: Fluid) -> set[Fluid]:
+        found, todo = {fluid}, [fluid]
+        while todo:
+            for link in todo.pop().loads:
+                for other in self.on_link[link]:
+                    if other not in found:
+                        found.add(other)
+                        todo.append(other)
+        return found
+
+    def _solve(self, fluids: set[Fluid]) -> None:
+        self.solves += 1
+        for fluid, rate in max_min(fluids, self.capacity).items():
+            if rate != fluid.rate:
+                self._set(fluid, rate)
+
+    def _set(self, fluid: Fluid, rate: float) -> None:
+        """Account for the bytes since the last change and set the time of the last byte under the new rate."""
+        now = self.env.now
+        if now > fluid.since:
+            fluid.left = max(0.0, fluid.left - fluid.rate * (now - fluid.since))
+        fluid.rate, fluid.since, fluid.version = rate, now, fluid.version + 1
+        version = fluid.version
+        end = self.env.timeout(0.0 if rate == inf else fluid.left / rate)
+        end.callbacks.append(lambda _: self._finish(fluid, version))
+
+
+def max_min(fluids: set[Fluid], capacity: list[float]) -> dict[Fluid, float]:
+    """Max-min fair rates by progressive filling. Every fluid ends with a full link (its bottleneck); no link exceeds its capacity."""
+    room = {link: capacity[link] for f in fluids for link in f.loads}
+    load = dict.fromkeys(room, 0.0)
+    members: dict[int, set[Fluid]] = {link: set() for link in room}
+    for f in fluids:
+        for link, w in f.loads.items():
+            if w > 0:
+                load[link] += w
+                members[link].add(f)
+    rates: dict[Fluid, float] = {f: inf for f in fluids if not any(w > 0 for w in f.loads.values())}
+    while len(rates) < len(fluids):
+        level = {link: room[link] / load[link] for link in room if members[link]}
+        lowest = min(level.values())
+        if lowest == inf:
+            return rates | {f: inf for f in fluids if f not in rates}
+        full = [link for link, x in level.items() if x <= lowest * (1 + 1e-12)]
+        frozen = {f for link in full for f in members[link]}
+        for f in frozen:
+            rates[f] = lowest
+            for link, w in f.loads.items():
+                if w > 0:
+                    room[link] -= w * lowest
+                    load[link] -= w
+                    members[link].discard(f)
+    return rates

@@ -1,0 +1,86 @@
+"""The way out of folding: the engine's ranks become the columns of a Timeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import timeline as tl
+from ..cost.pricing import flops
+from ..program.ops import P2P, Collective, Compute
+from ..timeline import Timeline
+from ..timeline_columns import names, op_columns
+from .engine import Engine, Rank
+from .traffic import collective_bytes
+
+EXCLUDED = ("framework and driver context", "communication library buffers", "allocator fragmentation", "dropout masks")
+
+
+def record(engine: Engine) -> Timeline:
+    """Columns of all simulated ranks, flows by link colour, memory from lifetimes."""
+    streams, phases, buffers = names(rank.program for rank in engine.ranks)
+    ops, edges, memory, first = [], [], [], dict[int, int]()
+    at = 0
+    for rank in engine.ranks:
+        rows, waits, births = op_columns(rank.rank, rank.resolved, streams, phases, buffers, *map(np.array, (rank.ready, rank.start, rank.end)))
+        rows["bytes"] = _wire_bytes(engine, rank)
+        first[rank.rank] = at
+        for column in waits.dtype.names or ():
+            waits[column] += at
+        at += len(rows)
+        ops.append(rows)
+        edges.append(waits)
+        memory.append(births)
+    return Timeline(
+        ops=np.concatenate(ops),
+        flows=_flows(engine, first),
+        memory=np.concatenate(memory),
+        edges=np.concatenate(edges),
+        representative=engine.fold.representative,
+        streams=streams,
+        phases=phases,
+        buffers=buffers,
+        links=engine.fold.links,
+        meta=_meta(engine),
+    )
+
+
+def _wire_bytes(engine: Engine, rank: Rank) -> NDArray[np.float64]:
+    """Bytes this rank puts on the wire for every op instance."""
+    table = {name: np.array([_sent(engine, rank, op) for op in body]) for name, body in rank.program.bodies.items()}
+    return np.concatenate([table[call.body] for call in rank.program.calls])
+
+
+def _sent(engine: Engine, rank: Rank, op: Compute | Collective | P2P) -> float:
+    if isinstance(op, Collective):
+        ranks = tuple(engine.workload.members(rank.rank, op.group).tolist())
+        return engine.traffic.collective(op, collective_bytes(rank.program, op), ranks).wire_bytes_per_rank
+    return float(sum(rank.program.nbytes((m.buffer,)) for m in op.sends)) if isinstance(op, P2P) else 0.0
+
+
+def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
+    rows = [(first[t.rank] + t.op, link, t.bytes * load, t.start, t.end) for t in engine.transfers for link, load in engine.fold.loads[t.loads].items()]
+    return np.array(rows, dtype=tl.FLOWS)
+
+
+def _meta(engine: Engine) -> dict[str, Any]:
+    multiplicity = dict(zip(*np.unique(engine.fold.representative, return_counts=True), strict=True))
+    return {
+        "source": "simulated",
+        "world": engine.workload.world,
+        "classes": len(engine.ranks),
+        "events": engine.events,
+        "solves": engine.network.solves,
+        "steps": engine.workload.steps,
+        "capacity_bytes": engine.cluster.accelerator.memory.value,
+        "hardware_flops": float(sum(int(multiplicity[rank.rank]) * _rank_flops(rank) for rank in engine.ranks)),
+        "excluded": list(EXCLUDED),
+        "folding": list(engine.fold.reasons),
+    }
+
+
+def _rank_flops(rank: Rank) -> float:
+    table = {name: sum(flops(k) for op in body if isinstance(op, Compute) for k in op.kernels) for name, body in rank.program.bodies.items()}
+    return sum(table[call.body] for call in rank.program.calls)
