@@ -28,9 +28,7 @@ def transfers(draft: Draft) -> None:
         calls += [Call(received, call.microbatches)] if received else []
         calls.append(call)
         calls += [Call(sent, call.microbatches)] if sent else []
-    draft.calls = calls
-    if draft.layout.pipeline.comm != "async":
-        _batch(draft)
+    draft.calls = calls if draft.layout.pipeline.comm == "async" else batched(draft.bodies, calls)
 
 
 def _message(draft: Draft, kind: str, source: int, *, sending: bool) -> str | None:
@@ -57,29 +55,28 @@ def _message(draft: Draft, kind: str, source: int, *, sending: bool) -> str | No
     return name
 
 
-def _batch(draft: Draft) -> None:
-    """Neighbouring transfers become one batch of two."""
+def batched(bodies: dict[str, list[Op]], given: list[Call]) -> list[Call]:
+    """Neighbouring transfers become one batch of two, receives first; adds the bodies it needs."""
     calls: list[Call] = []
-    for call in draft.calls:
+    for call in given:
         previous = calls[-1] if calls else None
-        if previous and len(previous.microbatches) == 1 and _is_transfer(draft, previous) and _is_transfer(draft, call):
-            a, b = draft.bodies[previous.body][0], draft.bodies[call.body][0]
+        if previous and len(previous.microbatches) == 1 and _is_transfer(bodies[previous.body]) and _is_transfer(bodies[call.body]):
+            a, b = bodies[previous.body][0], bodies[call.body][0]
             assert isinstance(a, P2P) and isinstance(b, P2P)
             name = f"{previous.body}+{call.body}"
             after = tuple(dict.fromkeys((*a.after, *b.after)))
-            draft.bodies[name] = [replace(a, after=after, sends=a.sends + _second(b.sends), recvs=a.recvs + _second(b.recvs))]
+            bodies[name] = [replace(a, after=after, sends=a.sends + _second(b.sends), recvs=a.recvs + _second(b.recvs))]
             calls[-1] = Call(name, previous.microbatches + call.microbatches, call.step)
         else:
             calls.append(call)
-    draft.calls = calls
+    return calls
 
 
 def _second(messages: tuple[Msg, ...]) -> tuple[Msg, ...]:
     return tuple(replace(m, buffer=Ref(m.buffer.name, 1)) for m in messages)
 
 
-def _is_transfer(draft: Draft, call: Call) -> bool:
-    body = draft.bodies[call.body]
+def _is_transfer(body: list[Op]) -> bool:
     return len(body) == 1 and isinstance(body[0], P2P)
 
 
