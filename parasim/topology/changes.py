@@ -9,6 +9,7 @@ from ..errors import Malformed
 from .builders import assemble
 from .cluster import Cluster
 from .loader import nearest
+from .routing import Detour, ShortestPaths, UpDown
 
 
 def place(cluster: Cluster, order: Sequence[int]) -> Cluster:
@@ -33,15 +34,20 @@ def scale(cluster: Cluster, name: str, bandwidth: float) -> Cluster:
 
 
 def remove(cluster: Cluster, name: str) -> Cluster:
-    """The cluster without a node, a whole server ("node3": all its parts), or the links of "a-b"; traffic goes the shortest ways left.
+    """The cluster without a node, a whole server ("node3": all its parts), or the links of "a-b".
 
-    A device that is gone stays a device, so that its rank is missed: routes to it raise `Unreachable`.
+    A tree of switches uses its other spines, then the shortest ways left. A device that is gone stays a device, so that its rank is
+    missed: routes to it raise `Unreachable`.
     """
     gone = _links(cluster, name)
     links = [link for i, link in enumerate(cluster.links) if i not in gone]
     kinds = {node: data["kind"] for node, data in cluster.graph.nodes(data=True)}
     node_of = {device: cluster.node_of[device] for device in cluster.devices}
-    return assemble(cluster.name, cluster.accelerator, kinds, links, node_of, None, cluster.price, cluster.description)
+    left = assemble(cluster.name, cluster.accelerator, kinds, links, node_of, None, cluster.price, cluster.description)
+    tree = cluster.router.tree if isinstance(cluster.router, Detour) else cluster.router
+    if isinstance(tree, UpDown):
+        return replace(left, router=Detour(tree, ShortestPaths(left.graph, left.links)))
+    return left
 
 
 def _links(cluster: Cluster, name: str) -> set[int]:

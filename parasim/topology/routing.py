@@ -32,17 +32,20 @@ class UpDown:
 
     def path(self, a: str, b: str) -> tuple[str, ...] | None:
         """Node names from `a` to `b`; None for a name that is no device or trees that never meet."""
+        return next(self.ways(a, b), None)
+
+    def ways(self, a: str, b: str) -> Iterator[tuple[str, ...]]:
+        """Every way this tree offers from `a` to `b`, the preferred one first."""
         if a == b:
-            return (a,)
-        if a not in self.chains or b not in self.chains:
-            return None
-        for up, down in zip(self.chains[a], self.chains[b], strict=True):
-            for height, node in enumerate(up):
-                if node in down:
-                    return up[: height + 1] + down[: down.index(node)][::-1]
-        if not self.spines:
-            return None
-        return (*self.chains[a][-1], self._spine(b), *self.chains[b][-1][::-1])
+            yield (a,)
+        elif a in self.chains and b in self.chains:
+            for up, down in zip(self.chains[a], self.chains[b], strict=True):
+                height = next((i for i, node in enumerate(up) if node in down), None)
+                if height is not None:
+                    yield up[: height + 1] + down[: down.index(up[height])][::-1]
+            first = self.slot.get(b, 0)
+            for i in range(len(self.spines)):
+                yield (*self.chains[a][-1], self.spines[(first + i) % len(self.spines)], *self.chains[b][-1][::-1])
 
     def _spine(self, receiver: str) -> str:
         return self.spines[self.slot[receiver] % len(self.spines)]
@@ -82,6 +85,24 @@ class UpDown:
                 if leaf != home and (count := senders - inside[leaf, near[m]]):
                     crossings[leaf, spine] += count
                     crossings[spine, home] += count
+
+
+@dataclass(frozen=True)
+class Detour:
+    """A tree that lost links: its preferred way that is still whole, else the shortest way left."""
+
+    tree: UpDown
+    rest: ShortestPaths
+
+    def path(self, a: str, b: str) -> tuple[str, ...] | None:
+        """Node names from `a` to `b`; None where there is no way left."""
+        graph = self.rest.graph
+        whole = (way for way in self.tree.ways(a, b) if all(graph.has_edge(u, v) for u, v in pairwise(way)))
+        return next(whole, None) or self.rest.path(a, b)
+
+    def exchange(self, members: Sequence[str]) -> Exchange | None:
+        """No short cut: pairs are walked one by one."""
+        return None
 
 
 @dataclass(frozen=True)
