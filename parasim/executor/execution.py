@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import Failed, Malformed, Refused
 from ..program.edges import Resolved, resolve
-from ..program.workload import Workload
+from ..program.workload import Program, Workload
 from ..timeline import Timeline
 from .context import context_of
 from .engine import Rank
@@ -67,12 +67,24 @@ class Execution:
         self.engine = Rank(workload, rank, resolved, context, self.payload, communicators, settings.timeout, device)
 
     @property
+    def program(self) -> Program:
+        """The Program of this rank."""
+        return self.workload.program_of(self._rank)
+
+    @property
     def tensors(self) -> Mapping[str, Tensor]:
         """The persistent buffers by name (numeric runs only)."""
+        return {name: t for (name, _), t in self._numeric.tensors.items() if self.program.buffers[name].persistent}
+
+    def left_behind(self) -> list[str]:
+        """Buffers that should have died with their last user and did not (numeric runs only)."""
+        return sorted({name for name, _ in self._numeric.tensors if not self.program.buffers[name].persistent})
+
+    @property
+    def _numeric(self) -> Numeric:
         if not isinstance(self.payload, Numeric):
             raise Malformed(f"compute={self.settings.compute} keeps no tensors; numeric does")
-        persistent = {n for n, b in self.payload.resolved.program.buffers.items() if b.persistent}
-        return {name: t for (name, _), t in self.payload.tensors.items() if name in persistent}
+        return self.payload
 
     def run(self, repetitions: int = 1) -> Timeline:
         """Run the Workload so many times and return, on every rank, the Timeline of all ranks in the repetition of median length.
@@ -188,4 +200,3 @@ def _payload(settings: Settings, rank: int, resolved: Resolved, context: Any, de
 
 def _control_group(timeout: float) -> Any:
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
-

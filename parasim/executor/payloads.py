@@ -42,9 +42,7 @@ class Numeric:
 
     def __init__(self, resolved: Resolved, context: Context, device: torch.device) -> None:
         self.resolved, self.context, self.device = resolved, context, device
-        self.tensors: dict[tuple[str, int], Tensor] = {
-            (name, -1): t.to(device) for name, t in initial_buffers(resolved.program, context).items()
-        }
+        self.tensors: dict[tuple[str, int], Tensor] = {(name, -1): t.to(device) for name, t in initial_buffers(resolved.program, context).items()}
         self._lock = threading.Lock()
         self._births: dict[int, list[int]] = {}
         self._deaths: dict[int, list[int]] = {}

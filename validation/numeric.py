@@ -1,0 +1,205 @@
+"""The numeric proof: a layout run on real processes must train to the parameters of one process on the whole batch.
+
+Deep residual MLPs are compared with plain autograd; transformers, for which every kernel is checked against autograd, with the same Program
+on one rank. Each in fp64 after two Adam steps. A Program that lost one reduction must fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from parasim.config.plan import Plan
+from parasim.errors import Malformed, Refused
+from parasim.lowering import lower
+from parasim.model.spec import Mlp, Transformer
+from parasim.parallel.layout import Batch, DataParallel, Degrees, Layout, Optimizer, Pipeline, Tensor, Zero
+from parasim.program.ops import Collective
+from parasim.program.workload import Program, Workload
+
+TOLERANCE = 1e-9
+STEPS = 2
+ROWS = 6  # rows of one microbatch of the MLP
+MLP = Mlp("proof-mlp", layers=4, hidden=8, ffn=12)
+GPT = Transformer("proof-gpt", 2, 16, 4, 4, 4, 32, 24, activation="gelu", norm="layer_norm", bias=True, positions="learned", max_positions=8)
+LLAMA = Transformer("proof-llama", 2, 16, 4, 2, 4, 24, 20)
+BUCKET = 2000  # bytes: a few matrices of the MLP
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model and how it is cut; microbatches per replica and step."""
+
+    model: Mlp | Transformer
+    degrees: Degrees
+    microbatches: int = 2
+    blocks: Mapping[str, Any] | None = None
+    schedule: str = "1f1b"
+    comm: str = "async"
+
+    def plan(self) -> Plan:
+        """The Plan in fp64."""
+        d, m = self.degrees, self.microbatches
+        micro, sequence = (ROWS, 1) if isinstance(self.model, Mlp) else (2, 8)
+        share = self.model.layers // d.pp
+        layout = Layout(
+            degrees=d,
+            batch=Batch(micro * m * d.dp, micro, sequence, m),
+            precision="fp64",
+            optimizer=Optimizer(gradient="fp64"),
+            pipeline=Pipeline(self.schedule, comm=self.comm, layers=(share,) * d.pp),  # type: ignore[arg-type]
+            **(self.blocks or {}),
+        )
+        return Plan(self.model, layout)
+
+    def alone(self) -> Case:
+        """The same global batch on one rank."""
+        return Case(self.model, Degrees(), self.microbatches)
+
+
+def _data(mode: str, zero: int = 0) -> dict[str, Any]:
+    return {"data": DataParallel(mode, BUCKET), "zero": Zero(zero, 2) if zero else Zero()}  # type: ignore[arg-type]
+
+
+SP = {"tensor": Tensor(sequence_parallel=True)}
+CASES: dict[str, Case] = {
+    "dp2-flat": Case(MLP, Degrees(dp=2), blocks=_data("flat")),
+    "dp2-bucketed": Case(MLP, Degrees(dp=2), blocks=_data("bucketed")),
+    "dp2-zero1": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 1)),
+    "tp2": Case(MLP, Degrees(tp=2)),
+    "tp2-sp": Case(MLP, Degrees(tp=2), blocks=SP),
+    "pp2-gpipe": Case(MLP, Degrees(pp=2), 4, schedule="gpipe"),
+    "pp2-1f1b": Case(MLP, Degrees(pp=2), 4),
+    "pp2-1f1b-stream": Case(MLP, Degrees(pp=2), 4, comm="stream"),
+    "pp2-dp2-zero1": Case(MLP, Degrees(pp=2, dp=2), 4, blocks=_data("bucketed", 1)),
+    "pp2-recompute": Case(MLP, Degrees(pp=2), 4, blocks={"recompute": "full"}),
+    "gpt-tp2-sp": Case(GPT, Degrees(tp=2), blocks=SP),
+    "gpt-pp2": Case(replace(GPT, tied=True), Degrees(pp=2), 4),
+    "llama-tp2": Case(LLAMA, Degrees(tp=2)),
+    "llama-pp2-tp2-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, blocks=SP),
+}
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The largest difference of any parameter on any rank, where it is, and what was left in the buffers that should be empty."""
+
+    case: str
+    worst: float
+    where: str
+    left: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Within the tolerance, nothing left behind."""
+        return self.worst <= TOLERANCE and not self.left
+
+
+def prove(name: str, change: Callable[[Workload], Workload] = lambda w: w, timeout: float = 60.0) -> Proof:
+    """Run a case, its Workload changed by `change`, against its reference. Raises Failed where a rank dies or is late."""
+    from parasim.executor.launch import spawn
+
+    case = CASES[name]
+    workload = change(lower(case.plan()))
+    ranks = spawn(_ranks_difference, workload.world, workload, _reference(case, timeout), timeout=timeout)
+    worst, where = max((difference, f"{buffer} on rank {r}") for r, (difference, buffer, _) in enumerate(ranks))
+    return Proof(name, worst, where, tuple(left for _, _, names in ranks for left in names))
+
+
+def _reference(case: Case, timeout: float) -> dict[str, Any]:
+    """Full parameters after the steps, as numpy arrays by name."""
+    from parasim.executor.launch import spawn
+
+    if isinstance(case.model, Mlp):
+        from parasim.executor.reference import MlpSizes, train
+
+        model = case.model
+        sizes = MlpSizes(model.layers, model.hidden, model.ffn, ROWS, case.microbatches, case.degrees.dp)
+        return {name: t.numpy() for name, t in train(sizes, STEPS).items()}
+    if case.degrees.dp > 1:
+        raise Malformed("a transformer is compared with one rank, which has one replica's data; its dp must be 1")
+    found: dict[str, Any] = spawn(_parameters, 1, lower(case.alone().plan()), timeout=timeout)[0]
+    return found
+
+
+def _parameters(workload: Workload) -> dict[str, Any]:
+    from parasim.executor.execution import Execution
+
+    execution = Execution(workload)
+    execution.run(STEPS)
+    return {name: t.numpy() for name, t in execution.tensors.items()}
+
+
+def _ranks_difference(workload: Workload, reference: Mapping[str, Any]) -> tuple[float, str, list[str]]:
+    import torch
+
+    from parasim.executor.execution import Execution
+    from parasim.executor.reference import worst_difference
+
+    execution = Execution(workload)
+    execution.run(STEPS)
+    full = {name: torch.from_numpy(a) for name, a in reference.items()}
+    worst, where = worst_difference(execution.tensors, execution.program, execution.context, full)
+    return worst, where, execution.left_behind()
+
+
+# ---- corrupted Programs
+
+
+def without_one(workload: Workload, wanted: Callable[[Collective], bool]) -> Workload:
+    """The Workload without the first collective that is `wanted` in every Program. Raises Refused where there is none."""
+    programs = tuple(_without_one(p, wanted) for p in workload.programs)
+    return replace(workload, programs=programs)
+
+
+def _without_one(program: Program, wanted: Callable[[Collective], bool]) -> Program:
+    for name, body in program.bodies.items():
+        for i, op in enumerate(body):
+            if isinstance(op, Collective) and wanted(op):
+                return replace(program, bodies={**program.bodies, name: (*body[:i], *body[i + 1 :])})
+    raise Refused("the Program has no such collective")
+
+
+def _reduction(op: Collective) -> bool:
+    return op.op in ("all_reduce", "reduce_scatter")
+
+
+def _gather(op: Collective) -> bool:
+    return op.op == "all_gather"
+
+
+CONTROLS: dict[str, tuple[str, Callable[[Workload], Workload]]] = {
+    "dp2-flat without a reduction": ("dp2-flat", partial(without_one, wanted=_reduction)),
+    "dp2-bucketed without a reduction": ("dp2-bucketed", partial(without_one, wanted=_reduction)),
+    "dp2-zero1 without a parameter gather": ("dp2-zero1", partial(without_one, wanted=_gather)),
+}
+
+
+def _proofs(names: Sequence[str]) -> Iterator[tuple[str, Proof, bool]]:
+    """(title, proof, as it should be) of the cases, then of the controls that must not hold."""
+    for name in names:
+        proof = prove(name)
+        yield name, proof, proof.holds
+    for title, (name, change) in CONTROLS.items():
+        if name in names:
+            proof = prove(name, change)
+            yield title, proof, not proof.holds
+
+
+def numeric(case: Annotated[list[str] | None, typer.Option(help="Cases to run (repeatable); all if none is given.")] = None) -> None:
+    """Train small models on real processes and compare every parameter with one process on the whole batch."""
+    names = case or list(CASES)
+    unknown = [n for n in names if n not in CASES]
+    if unknown:
+        raise Malformed(f"case={unknown[0]} must be one of {', '.join(CASES)}")
+    missed = 0
+    for title, proof, right in _proofs(names):
+        missed += not right
+        left = f", left behind: {', '.join(proof.left)}" if proof.left else ""
+        typer.echo(f"{'ok  ' if right else 'MISS'} {title:36s} largest difference {proof.worst:.1e} ({proof.where}){left}")
+    if missed:
+        raise Refused(f"{missed} of the proofs missed: a layout must be within {TOLERANCE:g}, a corrupted Program must not")
