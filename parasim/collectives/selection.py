@@ -8,13 +8,23 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ..errors import Malformed
-from . import binomial, direct, ring
+from . import binomial, direct, hierarchical, ring, tree
 from .group import Algorithm, RingOrder, rails, rank_order
 
 ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
-    "all_reduce": {"ring": ring.all_reduce, "direct": direct.all_reduce},
-    "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather},
-    "reduce_scatter": {"ring": ring.reduce_scatter, "direct": direct.reduce_scatter, "ring-all-reduce": ring.all_reduce},
+    "all_reduce": {
+        "ring": ring.all_reduce,
+        "direct": direct.all_reduce,
+        "tree": tree.all_reduce,
+        "hierarchical": hierarchical.all_reduce,
+    },
+    "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather, "hierarchical": hierarchical.all_gather},
+    "reduce_scatter": {
+        "ring": ring.reduce_scatter,
+        "direct": direct.reduce_scatter,
+        "hierarchical": hierarchical.reduce_scatter,
+        "ring-all-reduce": ring.all_reduce,
+    },
     "all_to_all": {"ring": ring.all_to_all, "direct": direct.all_to_all},
     "broadcast": {"ring": ring.broadcast, "direct": direct.broadcast, "binomial": binomial.broadcast},
     "reduce": {"ring": ring.reduce, "direct": direct.reduce, "ring-gather": ring.reduce_gather},
