@@ -165,5 +165,5 @@ def fit_efficiency(cases: Sequence[Prepared], profile: Profile, start: float) ->
 
 def _source(cases: Sequence[Prepared], profile: Profile, efficiency: float) -> str:
     final = with_efficiency(profile, efficiency)
-    errors = [f"{c.case.id} {c.seconds(final) / c.case.measured - 1:+.1%}" for c in cases]
+    errors = [f"{c.case.id} {round(c.seconds(final) / c.case.measured - 1, 3) + 0.0:+.1%}" for c in cases]
     return f"whole steps of {len(cases)} published rows, mean log ratio 0: {', '.join(errors)}"

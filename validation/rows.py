@@ -72,8 +72,8 @@ def to_case(row: Mapping[str, Any]) -> Case:
         "cluster": _cluster(cluster, notes),
         "devices": int(cluster["devices"]),
         "batch": _batch(row, notes),
-        "precision": strategy.get("precision", "bf16"),
-        "parallel": {axis: int(strategy.get(axis, 1)) for axis in ("tp", "pp", "dp")},
+        "precision": _precision(strategy, notes),
+        "parallel": {"tp": int(strategy.get("tp", 1)), "pp": int(strategy.get("pp", 1)), "dp": _replicas(row)},
         "tensor": {"sequence_parallel": bool(strategy.get("sp"))},
         "zero": {"stage": int(bool(strategy.get("distributed_optimizer") or strategy.get("zero")))},
         "dp": _data(strategy, notes),
@@ -90,9 +90,11 @@ def _reasons(row: Mapping[str, Any]) -> list[str]:
     system = systems().get(str(cluster.get("accelerator")), {})
     fsdp = strategy.get("fsdp") or int(strategy.get("zero") or 0) >= 2 or strategy.get("fsdp_shard_group")
     schedule, recompute = strategy.get("schedule", "none"), strategy.get("recompute", "none")
+    needed = {"sequence": row, "layers": model, "hidden": model, "heads": model, "devices": cluster, "global_batch": strategy}
+    unpublished = [key for key, block in needed.items() if key not in block]
     checks = [
         (not row["measured"].get("step_time_s"), "no step time is published for this row"),
-        ("sequence" not in row, "no sequence length is published"),
+        (bool(unpublished), f"not published: {', '.join(unpublished)}"),
         ("moe" in model or strategy.get("ep", 1) != 1, "experts are not modelled yet"),
         ("hybrid" in model or model.get("attention") == "MLA", "only dense transformers with packed qkv are modelled"),
         (strategy.get("cp", 1) != 1, f"context parallelism (cp={strategy.get('cp')}) is not modelled yet"),
@@ -122,7 +124,9 @@ def _model(model: Mapping[str, Any], sequence: int, notes: list[str]) -> dict[st
         notes.append(f"vocabulary not published: {GPT_VOCAB}")
     if "activation" not in model:
         notes.append(f"activation not published: {'swiglu' if llama else 'gelu'}")
-    shape = {"layers": model["layers"], "hidden": model["hidden"], "heads": model["heads"], "ffn": model["ffn_hidden"]}
+    if "ffn_hidden" not in model:
+        notes.append("width of the feed-forward not published: the usual one of its activation")
+    shape = {"layers": model["layers"], "hidden": model["hidden"], "heads": model["heads"], "ffn": model.get("ffn_hidden")}
     shape |= {"kv_heads": model.get("kv_heads", model["heads"]), "vocab": model.get("vocab", GPT_VOCAB)}
     family = (
         {"activation": "swiglu", "norm": "rms_norm", "positions": "rotary", "bias": False}
@@ -138,11 +142,20 @@ def _cluster(cluster: Mapping[str, Any], notes: list[str]) -> Any:
     return system["cluster"]
 
 
-def _batch(row: Mapping[str, Any], notes: list[str]) -> dict[str, int]:
+def _replicas(row: Mapping[str, Any]) -> int:
     strategy = row["strategy"]
-    if "micro_batch" not in strategy:
-        notes.append("micro-batch not published: 1")
-    return {"global": int(strategy["global_batch"]), "micro": int(strategy.get("micro_batch", 1)), "sequence": int(row["sequence"])}
+    return int(strategy.get("dp") or int(row["cluster"]["devices"]) // (int(strategy.get("tp", 1)) * int(strategy.get("pp", 1))) or 1)
+
+
+def _batch(row: Mapping[str, Any], notes: list[str]) -> dict[str, int]:
+    """An unpublished micro-batch is 1 in a pipeline, whose bubble wants many, and else the largest of 4, 2, 1 that divides a replica's batch."""
+    strategy = row["strategy"]
+    micro = strategy.get("micro_batch")
+    if micro is None:
+        replica = int(strategy["global_batch"]) // _replicas(row)
+        micro = 1 if int(strategy.get("pp", 1)) > 1 else next(n for n in (4, 2, 1) if replica % n == 0)
+        notes.append(f"micro-batch not published: {micro}")
+    return {"global": int(strategy["global_batch"]), "micro": int(micro), "sequence": int(row["sequence"])}
 
 
 def _data(strategy: Mapping[str, Any], notes: list[str]) -> dict[str, str]:
@@ -162,6 +175,12 @@ def _pipeline(model: Mapping[str, Any], strategy: Mapping[str, Any], notes: list
         notes.append("first and last stage hold one layer fewer")
         out["layers"] = [each - 1, *[each] * (ranks - 2), each - 1]
     return out
+
+
+def _precision(strategy: Mapping[str, Any], notes: list[str]) -> str:
+    if "precision" not in strategy:
+        notes.append("precision not published: bf16")
+    return str(strategy.get("precision", "bf16"))
 
 
 def _recompute(strategy: Mapping[str, Any], notes: list[str]) -> str:

@@ -32,7 +32,7 @@ def test_full_recompute_row() -> None:
 
 def test_what_a_source_does_not_print_is_assumed_and_said() -> None:
     case = to_case(rows("megatron_readme_h100.jsonl")["megatron_readme_h100-0001"])
-    assert case.run["batch"]["micro"] == 1 and case.run["zero"] == {"stage": 1} and case.run["dp"]["mode"] == "bucketed"
+    assert case.run["batch"]["micro"] == 4 and case.run["zero"] == {"stage": 1} and case.run["dp"]["mode"] == "bucketed"
     assert any("micro-batch" in note for note in case.assumptions) and any("recompute" in note for note in case.assumptions)
 
 
@@ -71,6 +71,18 @@ def test_every_reason_is_given_at_once() -> None:
     row = rows("korthikanti_2022.jsonl")["korthikanti_2022-0001"]
     with pytest.raises(NotModelled, match=r"cp=2.*; selective recompute"):
         to_case(row | {"strategy": row["strategy"] | {"cp": 2}})
+
+
+def test_an_absent_field_is_no_failure() -> None:
+    row = rows("korthikanti_2022.jsonl")["korthikanti_2022-0000"]
+    silent = row | {"model": {k: row["model"][k] for k in ("layers", "hidden", "heads")}, "strategy": {"tp": 8, "global_batch": 16}}
+    case = to_case(silent)
+    assert case.run["parallel"] == {"tp": 8, "pp": 1, "dp": 1} and case.run["batch"]["micro"] == 4 and case.run["precision"] == "bf16"
+    assert len(case.assumptions) == 6  # vocabulary, activation, feed-forward, micro-batch, recompute, precision
+    piped = to_case(silent | {"strategy": {"tp": 2, "pp": 4, "global_batch": 16}})
+    assert piped.run["batch"]["micro"] == 1 and any("schedule" in note for note in piped.assumptions)
+    with pytest.raises(NotModelled, match="not published: layers, global_batch"):
+        to_case(row | {"model": {"hidden": 8, "heads": 1}, "strategy": {"tp": 1}})
 
 
 def test_uneven_first_and_last_stage() -> None:
