@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..program.edges import Resolved
-from ..program.ops import AXES, P2P, Collective, Compute, Op
+from ..program.ops import P2P, Collective, Compute, Op
 from ..program.workload import Workload
-from ..timeline import COLLECTIVE, COMPUTE, EDGES, FLOWS, MEMORY, OPS, Timeline
-from ..timeline import P2P as MESSAGES
+from ..timeline import EDGES, FLOWS, MEMORY, OPS, Timeline
+from ..timeline_columns import names, op_columns
 
 Times = NDArray[np.float64]  # float[n, 3]: ready, start, end of every instance in seconds; nan where it did not happen
 
@@ -43,69 +43,36 @@ def wire_bytes(workload: Workload, rank: int, op: Op) -> float:
 
 
 def timeline(workload: Workload, resolved: Mapping[int, Resolved], times: Mapping[int, Times], meta: Mapping[str, Any]) -> Timeline:
-    """The Timeline of the ranks in `times`. `resolved` has the columns of every rank's Program; instances that did not end are left out."""
-    names = _Names()
-    rows, memory, edges, offset = [], [], [], 0
+    """The Timeline of the ranks in `times`. `resolved` has the columns of every rank's Program; instances that did not end are left out,
+    and the memory of a rank that did not finish."""
+    streams, phases, buffers = names(workload.programs)
     starts = _together(workload, resolved, times)
+    ops, edges, memory, at = [np.zeros(0, OPS)], [np.zeros(0, EDGES)], [np.zeros(0, MEMORY)], 0
     for rank in sorted(times):
-        r, t = resolved[rank], times[rank].copy()
-        t[:, 1] = np.fmax(t[:, 1], np.minimum(starts[rank], t[:, 2]))
-        done = ~np.isnan(t[:, 2])
-        ops = np.zeros(len(r), dtype=OPS)
-        for i in range(len(r)):
-            ops[i] = (rank, i, *names.static(workload, rank, r, i), *t[i])
-        row = np.where(done, offset + np.cumsum(done) - 1, -1)
-        edges += [(row[i], row[j]) for i in range(len(r)) for j in r.waits(i) if done[i] and done[j]]
-        rows.append(ops[done])
-        if done.all() and len(r):
-            memory.append(_memory(names, rank, r, t))
-        offset += int(done.sum())
+        ready, began, end = times[rank].T
+        start = np.fmax(began, np.minimum(starts[rank], end))
+        rows, waits, births = op_columns(rank, resolved[rank], streams, phases, buffers, ready, start, end)
+        rows["bytes"] = [wire_bytes(workload, rank, resolved[rank].op(i)) for i in range(len(rows))]
+        done = ~np.isnan(end)
+        row = at + np.cumsum(done) - 1
+        waits = waits[done[waits["op"]] & done[waits["waits_for"]]]
+        for column in ("op", "waits_for"):
+            waits[column] = row[waits[column]]
+        at += int(done.sum())
+        ops.append(rows[done])
+        edges.append(waits)
+        memory += [births] if done.all() else []
     return Timeline(
-        ops=np.concatenate(rows) if rows else np.zeros(0, OPS),
+        ops=np.concatenate(ops),
         flows=np.zeros(0, FLOWS),
-        memory=np.concatenate(memory) if memory else np.zeros(0, MEMORY),
-        edges=np.array(edges, dtype=EDGES),
+        memory=np.concatenate(memory),
+        edges=np.concatenate(edges),
         representative=np.arange(workload.world, dtype=np.int64),
-        streams=tuple(names.streams),
-        phases=tuple(names.phases),
-        buffers=tuple(names.buffers),
-        meta={"source": "measured", **meta},
+        streams=streams,
+        phases=phases,
+        buffers=buffers,
+        meta={"source": "measured", "world": workload.world, "steps": workload.steps, **meta},
     )
-
-
-class _Names:
-    """Tables of names that grow as rows are written."""
-
-    def __init__(self) -> None:
-        self.streams: dict[str, int] = {}
-        self.phases: dict[str, int] = {}
-        self.buffers: dict[str, int] = {}
-
-    def static(self, workload: Workload, rank: int, r: Resolved, i: int) -> tuple[Any, ...]:
-        """The columns kind .. bytes of instance i."""
-        op, microbatches, label = r.op(i), r.microbatches(i), r.op(i).label
-        kind = {Compute: COMPUTE, Collective: COLLECTIVE, P2P: MESSAGES}[type(op)]
-        return (
-            kind,
-            self.streams.setdefault(op.stream, len(self.streams)),
-            self.phases.setdefault(label.phase, len(self.phases)),
-            AXES.index(label.axis) if label.axis in AXES else -1,
-            label.stage,
-            label.layer,
-            microbatches[label.slot] if 0 <= label.slot < len(microbatches) else -1,
-            r.program.calls[int(r.call[i])].step,
-            wire_bytes(workload, rank, op),
-        )
-
-
-def _memory(names: _Names, rank: int, r: Resolved, t: Times) -> NDArray[Any]:
-    found = r.memory(t[:, 0], t[:, 2])
-    out = np.zeros(len(found), dtype=MEMORY)
-    index = np.array([names.buffers.setdefault(b, len(names.buffers)) for b in r.buffers], dtype=np.int32)
-    out["rank"], out["buffer"] = rank, index[found["buffer"]]
-    for column in ("time", "category", "delta"):
-        out[column] = found[column]
-    return out
 
 
 def _together(workload: Workload, resolved: Mapping[int, Resolved], times: Mapping[int, Times]) -> dict[int, NDArray[np.float64]]:
