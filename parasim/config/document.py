@@ -138,7 +138,7 @@ def fragment(text: str, origin: str) -> Document:
     try:
         node = _compose(text, origin)
     except Unparsable as error:
-        raise Malformed(f"{origin}: the value is not valid YAML ({str(error).split(': ', 2)[-1]})") from None
+        raise Malformed(f"{origin}: the value is not valid YAML ({str(error).partition('not valid YAML: ')[2]})") from None
     if node is None:
         return Document(None, values={(): Place(origin)})
     builder = _Builder(origin, numbered=False)
@@ -162,6 +162,8 @@ def _syntax(error: yaml.MarkedYAMLError, name: str) -> str:
     mark = error.problem_mark or error.context_mark
     place = Place(name, mark.line + 1, mark.column + 1) if mark else Place(name)
     problem = error.problem or "syntax error"
+    if problem == "but found another document":
+        return f"{place}: not valid YAML: a second document begins here; write one"
     began = f" {error.context}" + (f" that began at line {error.context_mark.line + 1}" if error.context_mark else "") if error.context else ""
     if "stream end" in problem or "end of stream" in problem:
         return f"{place}: not valid YAML: it ends too early,{began or ' in the middle of a value'}"

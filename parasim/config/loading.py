@@ -7,8 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ..model.spec import Transformer
 from ..provenance import stamp
-from .document import Document, parse, read, refusal
+from .document import Document, Problem, parse, read, refusal
 from .named import LOADERS, inputs, load_named, specs, wrong_names
 from .overrides import apply
 from .resolve import resolve
@@ -58,6 +59,9 @@ def _run(document: Document, name: str, before: Run | None = None) -> Run:
         bad = {p.path.partition(".")[0] for p in problems}
         raise refusal([*problems, *wrong_names(document, bad)])
     named = load_named(document, keys.devices, _unchanged(document, keys.devices, before))
+    if keys.batch.sequence is None and isinstance(named.model, Transformer):
+        rule = f"is missing; {named.model.name} is a transformer and needs the length of a sequence (tokens), such as 4096"
+        raise refusal([Problem(document.place(("batch",)), "batch.sequence", rule, "missing")])
     plan = resolve(keys, named.model)
     named.cluster.accelerator.peak(plan.layout.precision)
     written: Any = document.data

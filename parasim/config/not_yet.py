@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from ..errors import Violation
 from .schema import RunKeys
 
-STACKS = ("megatron-2022", "megatron-h100", "torch-fsdp", "nanotron")
-
 
 class NotYet(NamedTuple):
     """`field` with a value for which `asked(value, dp)` holds is refused; `supported` says what may be written instead."""
@@ -53,7 +51,7 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("recompute", _other_than("none", "full"), "recomputing a part of a layer", "supported: none, full"),
     NotYet("perturb", _given, "slow ranks, weak links and failed nodes", "supported: []"),
     NotYet("placement", _given, "placement of ranks", "leave it out: ranks fill whole nodes in order"),
-    NotYet("stack", _given, "named structural defaults", "leave it out and write the keys themselves"),
+    NotYet("stack", _given, "named structural defaults", "leave it out, or null, and write the keys themselves"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import InvalidLayout, Violation
-from ..model.spec import Fixed, Mlp, Model
+from ..model.spec import Model
 from ..parallel.check import HALF, batch_violation, check, divisors, legal
 from ..parallel.layout import Batch, DataParallel, Degrees, Layout, Optimizer, Pipeline, Tensor, Zero
 from ..units import format_bytes
@@ -15,11 +15,12 @@ from .schema import RunKeys
 
 
 def resolve(keys: RunKeys, model: Model) -> Plan:
-    """The Plan of `keys` for `model`. Raises `InvalidLayout` with every broken rule and everything that is not supported yet."""
+    """The Plan of `keys` for `model`; a batch without `sequence` gets 1.
+
+    Raises `InvalidLayout` with every broken rule and everything that is not supported yet.
+    """
     degrees, batch, broken = _sizes(keys)
     broken += refusals(keys, degrees.dp)
-    if keys.batch.sequence is None and not isinstance(model, Mlp | Fixed):
-        broken.append(Violation("batch.sequence", "null", "is missing: a transformer needs a length in tokens", "such as 4096"))
     layout = _layout(keys, model, degrees, batch)
     seen = {(v.field, v.value) for v in broken}
     broken += (v for v in check(model, layout) if (v.field, v.value) not in seen)

@@ -85,6 +85,13 @@ def _read_word(value: object) -> str:
     return value
 
 
+def _read_name(value: object) -> str:
+    name = _read_word(value)
+    if set(name) & set("/\\\0") or name.strip(".") == "":
+        raise wrong(f"{shown(value)} cannot name a folder; write letters, digits, - and _")
+    return name
+
+
 def _quantity(dimension: Dimension, whole: bool = False) -> PlainValidator:
     def read(value: object) -> float:
         try:
@@ -105,6 +112,7 @@ Auto = Annotated[int | Literal["auto"], PlainValidator(_read_auto)]
 Flag = Annotated[bool, PlainValidator(_read_flag)]
 Positive = Annotated[float, PlainValidator(_read_positive)]
 Word = Annotated[str, PlainValidator(_read_word)]
+Name = Annotated[str, PlainValidator(_read_name)]
 Size = Annotated[int, _quantity("bytes", whole=True)]
 Duration = Annotated[float, _quantity("seconds")]
 
@@ -116,6 +124,7 @@ _WORDS: tuple[tuple[Any, str], ...] = (
     (Flag, "`true` or `false`"),
     (Positive, "number above 0"),
     (Word, "word"),
+    (Name, "word"),
     (Size, "size, such as 25 MiB"),
     (Duration, "time, such as 10 ms"),
 )

@@ -9,10 +9,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from pydantic.fields import FieldInfo
 
 from ..units import Dimension
-from .scalars import Auto, Count, Duration, Flag, Natural, Positive, Size, Things, Word, nearest, shown, wrong
+from .scalars import Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, nearest, shown, wrong
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 Precision = Literal["bf16", "fp16", "fp32", "fp64"]
+Stack = Literal["megatron-2022", "megatron-h100", "torch-fsdp", "nanotron"]
 Schedule = Literal[
     "naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "zb1p-interleaved", "zb-v", "v-half", "zb-auto", "zb-1p", "zb-2p",
     "dualpipe", "dualpipe-v",
@@ -90,7 +91,7 @@ def _model_form(value: object) -> object:
     """Refuses what is neither a name nor a mapping of a known kind."""
     if isinstance(value, Mapping):
         kind = value.get("kind", "transformer")
-        if kind not in MODEL_KINDS:
+        if not isinstance(kind, str) or kind not in MODEL_KINDS:
             raise wrong(f"kind: {shown(kind)} is not a kind of model{nearest(str(kind), MODEL_KINDS)}")
     elif not isinstance(value, str) or not value.strip():
         raise wrong(f"{shown(value)} is not a model; write a name of `parasim catalog models`, a path, or {{kind: transformer | mlp | fixed, ...}}")
@@ -257,13 +258,13 @@ class PerturbKeys(Block):
 class RunKeys(Block):
     """A run file."""
 
-    name: Word | None = key(None, "names the output folder; omitted: name of the file")
+    name: Name | None = key(None, "names the output folder; omitted: name of the file")
     model: ModelForm = key(..., "catalog name, path of an HF config.json or a model.yaml, or inline", type_="name, path or mapping")
     cluster: Annotated[Any, PlainValidator(_cluster_form)] = key(..., "catalog name, path of a cluster.yaml, or inline", type_="name, path or mapping")
     devices: Things = key(..., "ranks used; whole nodes are filled in order", "devices")
     batch: BatchKeys = key(..., "sizes of the batch")
     precision: Precision = key("bf16", "of parameters and activations")
-    stack: Word | None = key(None, "named structural defaults")
+    stack: Stack | None = key(None, "named structural defaults")
     profile: Word | None = key(None, "catalog name or path of fitted numbers; omitted: datasheet numbers")
     placement: Any = key(None, "order of the devices, other than node by node", type_="not yet used")
     parallel: ParallelKeys = key(ParallelKeys(), "degrees")
