@@ -74,7 +74,7 @@ def to_case(row: Mapping[str, Any]) -> Case:
         "batch": _batch(row, notes),
         "precision": _precision(strategy, notes),
         "parallel": {"tp": int(strategy.get("tp", 1)), "pp": int(strategy.get("pp", 1)), "dp": _replicas(row)},
-        "tensor": {"sequence_parallel": bool(strategy.get("sp"))},
+        "tensor": {"sequence_parallel": bool(strategy.get("sp")) and int(strategy.get("tp", 1)) > 1},
         "zero": {"stage": int(bool(strategy.get("distributed_optimizer") or strategy.get("zero")))},
         "dp": _data(strategy, notes),
         "pipeline": _pipeline(model, strategy, notes),

@@ -1,0 +1,186 @@
+"""The slept job: predict two steps from a calibration sweep, then run them on real gloo processes over loopback, and compare.
+
+Compute is slept, communication is real. The prediction is written before anything of the job runs; the numbers it uses come from a sweep of
+other programs. Two shared cores make single runs noisy: the median of five counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from parasim.comparison import Comparison, compare
+from parasim.config.loading import build
+from parasim.config.run import Run
+from parasim.cost.pricing import seconds
+from parasim.cost.profile import Profile, save_profile
+from parasim.errors import Malformed, Refused
+from parasim.lowering import lower
+from parasim.program.ops import Compute
+from parasim.sim import simulate
+from parasim.timeline import COMPUTE, Timeline
+from parasim.topology.cluster import Accelerator
+
+RANKS = 4
+RUNS = 5
+TOLERANCE = 0.15  # of the measured step
+SHARE = (0.2, 0.6)  # of the predicted step during which a transfer of the mean rank is in flight
+SWEEP_OPS = ("all_reduce", "p2p")
+SWEEP_SIZES = tuple(n << 20 for n in (1, 2, 4, 6))  # bytes: around the messages of the jobs
+
+FIXED = {"kind": "fixed", "optimizer": "0 s"}
+JOBS: Mapping[str, Mapping[str, Any]] = {
+    "pp4-1f1b": {
+        "model": {**FIXED, "layers": 4, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 4096, "boundary": "6 MiB"},
+        "batch": {"global": 8, "micro": 1},
+        "parallel": {"pp": 4},
+        "pipeline": {"schedule": "1f1b", "comm": "async"},
+    },
+    "dp4-bucketed": {
+        "model": {**FIXED, "layers": 8, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 8 << 20, "boundary": "4 kB"},
+        "batch": {"global": 4, "micro": 1},
+        "parallel": {"dp": 4},
+        "dp": {"mode": "bucketed", "bucket": "4 MiB"},
+    },
+}
+COMMON = {"cluster": "loopback", "devices": RANKS, "precision": "fp32", "optimizer": {"gradient_dtype": "fp32"}}
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Durations for the executor: the seconds of an op's kernels, without the overhead that the machine adds by itself."""
+
+    accelerator: Accelerator
+    profile: Profile
+
+    def __call__(self, rank: int, op: Compute) -> float:
+        """Seconds to sleep."""
+        return sum(seconds(kernel, self.accelerator, self.profile) for kernel in op.kernels)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One job: the predicted and the measured Timeline, all measured step times in seconds."""
+
+    name: str
+    predicted: Timeline
+    measured: Timeline
+    steps: tuple[float, ...]
+
+    @property
+    def comparison(self) -> Comparison:
+        """Op by op."""
+        return compare(self.predicted, self.measured)
+
+    @property
+    def measured_step(self) -> float:
+        """The median step, seconds."""
+        return float(np.median(self.steps))
+
+    @property
+    def error(self) -> float:
+        """predicted / median measured - 1."""
+        return self.predicted.makespan / self.measured_step - 1
+
+    @property
+    def share(self) -> float:
+        """Part of the predicted step during which a transfer of the mean rank is in flight."""
+        return communication_share(self.predicted)
+
+    @property
+    def holds(self) -> bool:
+        """Within the tolerance, and with enough communication to mean something."""
+        return abs(self.error) <= TOLERANCE and SHARE[0] <= self.share <= SHARE[1]
+
+
+def communication_share(timeline: Timeline) -> float:
+    """Mean over ranks of the union of their transfers' intervals, over the makespan."""
+    busy = []
+    for rank in range(len(timeline.representative)):
+        ops = timeline.of(rank)
+        total, reached = 0.0, 0.0
+        for op in np.sort(ops[ops["kind"] != COMPUTE], order="start"):
+            total += max(0.0, float(op["end"]) - max(reached, float(op["start"])))
+            reached = max(reached, float(op["end"]))
+        busy.append(total)
+    return float(np.mean(busy)) / timeline.makespan
+
+
+def judge(name: str, profile: Path, folder: Path, runs: int = RUNS) -> Verdict:
+    """Predict the job `name` and write the prediction into `folder`, then run it `runs` times (and once before, to warm up)."""
+    from parasim.executor.launch import spawn
+
+    run = job_run(name, profile)
+    workload = lower(run.plan)
+    predicted = simulate(workload, run.cluster, run.profile)
+    predicted.save(folder / f"{name}-predicted.npz")
+    durations = Priced(run.cluster.accelerator, run.profile)
+    measured = spawn(_measure, RANKS, workload, durations, runs + 1, timeout=60.0)[0]
+    measured.save(folder / f"{name}-measured.npz")
+    return Verdict(name, predicted, measured, tuple(measured.meta["makespans_s"][1:]))
+
+
+def job_run(name: str, profile: Path) -> Run:
+    """The resolved run of a job."""
+    return build({"name": name, **COMMON, **JOBS[name], "profile": str(profile)})
+
+
+def _measure(workload: Any, durations: Priced, repetitions: int) -> Timeline:
+    from parasim.executor.execution import Execution, Settings
+
+    return Execution(workload, Settings("sleep", 20.0, durations)).run(repetitions)
+
+
+def sweep_profile(path: Path) -> None:
+    """Calibrate on this machine and write the Profile."""
+    from parasim.executor.calibrate import calibrate_collectives
+
+    found = calibrate_collectives(RANKS, SWEEP_SIZES, ops=SWEEP_OPS)
+    for row in found.rows:
+        typer.echo(f"  {row.op:10s} {row.nbytes / 2**20:5.2f} MiB  measured {row.seconds * 1e3:6.2f} ms  fitted {row.fitted * 1e3:6.2f} ms")
+    save_profile(found.profile("loopback-sweep"), path)
+
+
+def verdicts(names: tuple[str, ...], profile: Path, folder: Path, runs: int) -> Iterator[Verdict]:
+    """One after the other."""
+    for name in names:
+        yield judge(name, profile, folder, runs)
+
+
+def job(
+    case: Annotated[list[str] | None, typer.Option(help="Jobs to run (repeatable); both if none is given.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="A fitted Profile; made by a sweep if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the timelines; a temporary one if not given.")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="Measured runs; the median counts.")] = RUNS,
+) -> None:
+    """Predict a pipeline and a data-parallel step, run both on four gloo processes with slept compute, and compare."""
+    names = tuple(case or JOBS)
+    unknown = [n for n in names if n not in JOBS]
+    if unknown:
+        raise Malformed(f"case={unknown[0]} must be one of {', '.join(JOBS)}")
+    with TemporaryDirectory() as scratch:
+        folder = out or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        if profile is None:
+            profile = folder / "profile.yaml"
+            sweep_profile(profile)
+        missed = [v.name for v in verdicts(names, profile, folder, runs) if not _told(v)]
+    if missed:
+        raise Refused(f"{', '.join(missed)}: beyond {TOLERANCE:.0%} of the measured step, or communication outside {SHARE[0]:.0%} to {SHARE[1]:.0%}")
+
+
+def _told(v: Verdict) -> bool:
+    """Print a verdict; does it hold?"""
+    spread = (max(v.steps) - min(v.steps)) / v.measured_step
+    typer.echo(
+        f"{'ok  ' if v.holds else 'MISS'} {v.name}: predicted {v.predicted.makespan * 1e3:.1f} ms, median of {len(v.steps)} measured "
+        f"{v.measured_step * 1e3:.1f} ms (spread {spread:.1%}), error {v.error:+.1%}, communication {v.share:.0%} of the predicted step"
+    )
+    typer.echo(str(v.comparison))
+    return v.holds
