@@ -6,6 +6,7 @@ import hashlib
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from typing import Literal
 
@@ -35,9 +36,14 @@ def stamp(inputs: Mapping[str, bytes | str]) -> dict[str, object]:
     return {
         "parasim": __version__,
         "python": platform.python_version(),
-        "libraries": {name: version(name) for name in _LIBRARIES},
+        "libraries": dict(_versions()),
         "inputs": {name: digest(content) for name, content in sorted(inputs.items())},
     }
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    return tuple((name, version(name)) for name in _LIBRARIES)
 
 
 def digest(content: bytes | str) -> str:
