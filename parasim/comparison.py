@@ -16,6 +16,7 @@ from rich.text import Text
 from .errors import Refused
 from .program.ops import AXES
 from .report import NAMES, RankTimes, Window, rank_times, step_window
+from .report.keys import row_keys
 from .report.labels import op_names
 from .timeline import KINDS, Timeline
 from .units import format_seconds
@@ -229,21 +230,19 @@ def _means(timeline: Timeline, times: Mapping[int, RankTimes]) -> dict[str, floa
 
 def _groups(timeline: Timeline, ours: NDArray[Any], theirs: NDArray[Any], weights: NDArray[np.float64]) -> tuple[Group, ...]:
     """Mean durations per kind, axis and phase, longest in all first."""
-    keys = np.stack([ours[name].astype(np.int64) for name in ("kind", "axis", "phase")], axis=1)
-    distinct, index = np.unique(keys, axis=0, return_inverse=True)
-    index = index.ravel()
+    _, first, index = np.unique(row_keys(ours, ("kind", "axis", "phase")), return_index=True, return_inverse=True)
     count = np.bincount(index, weights=weights)
     sums = [np.bincount(index, weights=weights * (rows["end"] - rows["start"])) for rows in (ours, theirs)]
     out = [
         Group(
-            kind=KINDS[kind],
-            axis=AXES[axis] if axis >= 0 else "",
-            phase=timeline.phases[phase],
+            kind=KINDS[row["kind"]],
+            axis=AXES[row["axis"]] if row["axis"] >= 0 else "",
+            phase=timeline.phases[row["phase"]],
             ops=round(float(count[i])),
             predicted=float(sums[0][i] / count[i]),
             measured=float(sums[1][i] / count[i]),
         )
-        for i, (kind, axis, phase) in enumerate(distinct.tolist())
+        for i, row in enumerate(ours[first])
     ]
     return tuple(sorted(out, key=lambda g: -g.ops * max(g.predicted, g.measured)))
 

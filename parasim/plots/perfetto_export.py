@@ -22,6 +22,7 @@ from ..timeline import COMPUTE, KINDS, Timeline
 SEQUENCE = 1
 CHUNK = 50_000  # packets held before they are written
 NANOSECONDS = 1e9
+POINTS = 5_000  # half the values that a counter may have
 
 
 def write(timeline: Timeline, path: str | Path) -> None:
@@ -145,7 +146,7 @@ class _Trace:
             packet.track_event.track_uuid = track
 
     def _memory(self, rank: int, process: int) -> None:
-        """Counters in bytes: the total, and each category that is ever used; a value only where it changes."""
+        """Counters in bytes: the total, and each category that is ever used; a value only where it changes, thinned where there are many."""
         curve = memory_curve(self.timeline, rank)
         times = np.rint(curve.times * NANOSECONDS).astype(np.int64)
         columns = [("memory", curve.total), *((f"memory: {c}", curve.by_category[:, i]) for i, c in enumerate(CATEGORIES))]
@@ -155,13 +156,21 @@ class _Trace:
             descriptor = self._describe(name, process, 1000 + order)
             descriptor.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
             track = self.tracks
-            changed = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+            changed = _thinned(values, np.flatnonzero(np.append(True, values[1:] != values[:-1])))
             for time, value in zip(times[changed].tolist(), values[changed].tolist(), strict=True):
                 packet = self._packet()
                 packet.timestamp = max(time, 0)
                 packet.track_event.type = TrackEvent.TYPE_COUNTER
                 packet.track_event.track_uuid = track
                 packet.track_event.counter_value = round(value)
+
+
+def _thinned(values: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.int64]:
+    """At most 2 POINTS entries of `at`: of each of POINTS runs of neighbours the highest (so the peak stays exact) and the last."""
+    if len(at) <= 2 * POINTS:
+        return at
+    runs = np.array_split(at, POINTS)
+    return np.unique([i for run in runs for i in (run[np.argmax(values[run])], run[-1])])
 
 
 def _categories(timeline: Timeline) -> list[str]:

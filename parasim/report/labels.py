@@ -6,18 +6,16 @@ import numpy as np
 
 from ..program.ops import AXES
 from ..timeline import COMPUTE, Timeline
+from .keys import row_keys
 
 _KEY = ("kind", "phase", "axis", "microbatch", "layer")
 
 
 def op_names(timeline: Timeline) -> list[str]:
     """One name per row of `ops`: the axis of a transfer, the phase, the microbatch, the layer (each where there is one)."""
-    if not len(timeline.ops):
-        return []
-    keys = np.stack([timeline.ops[name].astype(np.int64) for name in _KEY], axis=1)
-    distinct, index = np.unique(keys, axis=0, return_inverse=True)
-    names = [_name(timeline, *(int(v) for v in key)) for key in distinct]
-    return [names[i] for i in index.ravel()]
+    _, first, index = np.unique(row_keys(timeline.ops, _KEY), return_index=True, return_inverse=True)
+    names = [_name(timeline, *(int(row[name]) for name in _KEY)) for row in timeline.ops[first]]
+    return [names[i] for i in index.tolist()]
 
 
 def _name(timeline: Timeline, kind: int, phase: int, axis: int, microbatch: int, layer: int) -> str:

@@ -30,29 +30,21 @@ class LinkUse:
 def link_use(timeline: Timeline, window: Window) -> tuple[LinkUse, ...]:
     """Per link kind, busiest first.
 
-    A row of `flows` holds the bytes that one rank's op puts on all links of a class together; the rank stands for `multiplicity` like it, the
-    class for `multiplicity` links: mean rate of a link = sum(bytes x ranks) / (links x seconds).
+    A row of `flows` holds the bytes that a transfer, together with all transfers that its kind stands for, puts on each single link of a class:
+    mean rate of a link = sum(bytes) / seconds. Classes count as often as they have links.
     """
     if not timeline.links or not len(timeline.flows) or window.length <= 0:
         return ()
-    weights = _rank_weights(timeline)
-    capacity = np.array([bandwidth * count for _, _, bandwidth, count in timeline.links], dtype=np.float64)
+    capacity = np.array([bandwidth for _, _, bandwidth, _ in timeline.links], dtype=np.float64)
     flows = timeline.flows
     seconds = np.maximum(flows["end"] - flows["start"], 0.0)
     inside = np.clip(np.minimum(flows["end"], window.end) - np.maximum(flows["start"], window.start), 0.0, None)
     share = np.where(seconds > 0, inside / np.where(seconds > 0, seconds, 1.0), 0.0)
-    carried = flows["bytes"] * weights
-    mean = np.bincount(flows["link"], weights=carried * share, minlength=len(capacity)) / (capacity * window.length)
+    mean = np.bincount(flows["link"], weights=flows["bytes"] * share, minlength=len(capacity)) / (capacity * window.length)
     moving = inside > 0
-    rate = np.where(moving, carried / np.where(seconds > 0, seconds, 1.0), 0.0)
+    rate = np.where(moving, flows["bytes"] / np.where(seconds > 0, seconds, 1.0), 0.0)
     peak = np.array([_peak(flows[(flows["link"] == i) & moving], rate[(flows["link"] == i) & moving]) for i in range(len(capacity))])
     return _by_kind(timeline, mean, np.minimum(peak / capacity, 1.0))
-
-
-def _rank_weights(timeline: Timeline) -> NDArray[np.float64]:
-    """How many ranks the op of each flow stands for."""
-    counts = np.bincount(timeline.representative, minlength=len(timeline.representative)).astype(np.float64)
-    return np.asarray(counts[timeline.ops["rank"][timeline.flows["op"]]])
 
 
 def _peak(flows: NDArray[Any], rate: NDArray[np.float64]) -> float:

@@ -15,17 +15,16 @@ from ..model.layers import attention_convention, model_flops
 from ..program.ops import CATEGORIES
 from ..timeline import COMPUTE, Timeline
 from .accounting import NAMES, RankTimes, Window, rank_times, step_window
+from .keys import row_keys
 from .network import link_use
 from .values import Engine, MemorySummary, Report, Stage, StepTimes
 
 if TYPE_CHECKING:
     from ..config import Run
 
-EXCLUDED = (
-    "accelerator context and libraries",
-    "communicator buffers (users report about 1.6 GB for one NCCL communicator, 6 GB for three or more: NVIDIA/nccl#864)",
-    "allocator fragmentation and caching",
-)
+LIBRARY = "communication library buffers"
+EXCLUDED = ("framework and driver context", LIBRARY, "allocator fragmentation")
+REMARKS = {LIBRARY: "users report about 1.6 GB for one NCCL communicator, 6 GB for three or more: NVIDIA/nccl#864"}
 
 
 def summarize(timeline: Timeline, run: Run) -> Report:
@@ -104,11 +103,11 @@ def _stage_ranks(timeline: Timeline) -> dict[int, dict[int, float]]:
     if not (ops["stage"] >= 0).any():
         return {0: {rank: float((rows["end"] - rows["start"]).sum()) for rank in timeline.ranks for rows in [ops[ops["rank"] == rank]]}}
     ops = ops[ops["stage"] >= 0]
-    pairs, index = np.unique(np.stack((ops["stage"], ops["rank"]), axis=1), axis=0, return_inverse=True)
-    seconds = np.bincount(index.ravel(), weights=ops["end"] - ops["start"])
+    _, first, index = np.unique(row_keys(ops, ("stage", "rank")), return_index=True, return_inverse=True)
+    seconds = np.bincount(index, weights=ops["end"] - ops["start"])
     out: dict[int, dict[int, float]] = {}
-    for (stage, rank), value in zip(pairs.tolist(), seconds.tolist(), strict=True):
-        out.setdefault(stage, {})[rank] = value
+    for row, value in zip(ops[first], seconds.tolist(), strict=True):
+        out.setdefault(int(row["stage"]), {})[int(row["rank"])] = value
     return out
 
 
@@ -138,13 +137,14 @@ def _memory(timeline: Timeline, run: Run) -> MemorySummary:
     stages = sorted(_stage_ranks(timeline).items())
     per_stage = [max((peaks[r] for r in ranks), key=lambda p: (p.nbytes, -p.rank)) for _, ranks in stages]
     capacity = timeline.meta.get("capacity_bytes")
+    excluded = dict.fromkeys((*EXCLUDED, *timeline.meta.get("excluded", ())))
     return MemorySummary(
         peak=heaviest,
         per_stage=tuple(per_stage),
         stage=_stage_of(heaviest, stages),
         capacity=float(capacity if capacity is not None else run.cluster.accelerator.memory.value),
         known=bool(len(timeline.memory)) or timeline.meta.get("source", "simulated") != "measured",
-        excluded=(*EXCLUDED, *(str(e) for e in timeline.meta.get("excluded", ()) if e not in EXCLUDED)),
+        excluded=tuple(f"{e} ({REMARKS[e]})" if e in REMARKS else str(e) for e in excluded),
         categories=CATEGORIES,
     )
 

@@ -134,7 +134,7 @@ def _notes(report: Report) -> RenderableType:
     facts = [f"{engine.ranks} of {report.world} ranks kept", f"{engine.classes} classes"]
     facts += [f"{engine.events:,} events"] if engine.events is not None else []
     facts += [format_seconds(engine.wall)] if engine.wall is not None else []
-    lines = [f"assumed: {a}" for a in report.assumptions] + [f"not in memory: {e}" for e in report.memory.excluded]
+    lines = [f"assumed: {a}" for a in report.assumptions] + ["not in memory: " + "; ".join(report.memory.excluded)]
     return Group(*(Text(line, style="bright_black") for line in [*lines, "engine: " + ", ".join(facts)]))
 
 

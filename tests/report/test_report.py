@@ -142,16 +142,18 @@ def test_transfers_without_an_axis_are_kept_apart(sketch: Sketch, run: Any) -> N
 
 
 def test_link_use(sketch: Sketch) -> None:
-    # rank 0 stands for two: each moves 30 bytes in [1, 2] over its own of two 50 B/s links, and 10 bytes in [2, 4] over the one spine
+    # 30 bytes in [1, 2] on each of two 50 B/s ports, of which a third moves nothing; 10 bytes in [2, 4] on the one spine; step 10 s
     sketch.add(0, "F", 0, 10)
     a = sketch.add(0, "reduce", 1, 2, stream="dp.reduce", axis="dp")
     b = sketch.add(0, "reduce", 2, 4, stream="dp.reduce", axis="dp")
     sketch.move(a, 0, 30.0)
     sketch.move(b, 1, 10.0)
-    t = sketch.timeline(representative=[0, 0], links=(("port", "nic", 50.0, 2), ("trunk", "spine", 20.0, 1)))
-    spine, nic = link_use(t, step_window(t))
-    assert (nic.kind, nic.busiest, nic.mean, nic.peak) == ("nic", "port", 60 / (2 * 50 * 10), 0.6)
-    assert (spine.kind, spine.busiest_mean, spine.peak) == ("spine", 20 / (20 * 10), 0.5)
+    links = (("port", "nic", 50.0, 2), ("trunk", "spine", 20.0, 1), ("spare", "nic", 50.0, 1))
+    t = sketch.timeline(representative=[0, 0], links=links)
+    nic, spine = link_use(t, step_window(t))
+    assert (nic.kind, nic.busiest, nic.busiest_mean, nic.peak) == ("nic", "port", 30 / (50 * 10), 0.6)
+    assert nic.mean == pytest.approx((2 * 0.06 + 0.0) / 3)
+    assert (spine.kind, spine.busiest_mean, spine.peak) == ("spine", 10 / (20 * 10), 0.25)
 
 
 def test_link_peak_counts_an_end_before_a_start(sketch: Sketch) -> None:

@@ -1,0 +1,259 @@
+"""gantt: ranks by time, laid out by the times of the Timeline, never by slots of the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.path import Path
+from numpy.typing import NDArray
+
+from ..errors import Malformed
+from ..program.ops import COMPUTE as COMPUTE_STREAM
+from ..report import NAMES, rank_gaps, step_window
+from ..report.keys import row_keys
+from ..timeline import COMPUTE, Timeline
+from ..units import format_seconds
+from . import style
+
+WIDTH = 14.0  # inches
+MAIN = 0.36  # height of the compute lane, in inches, as all heights
+LANE = 0.085  # of the lane of another stream
+SPACE = 0.13  # between ranks
+TALLEST = 30.0  # the whole picture; more ranks get less each
+STRIP = 0.35  # of a box, for the transfers that interrupt it
+DENSE = 4000  # boxes of one look beyond which they have no outline and are blended, not snapped to pixels
+MOST_NUMBERS = 3000
+MOST_LANE_NAMES = 12  # ranks
+MERGED = 200  # rectangles per path: agg still snaps a path of 1024 points to pixels
+POINTS = 6.5  # size of the numbers in the boxes
+
+
+def gantt(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "") -> Figure:
+    """A row per rank (default: the lowest kept rank of each stage): its compute stream, under it a thin lane per kind of transfer.
+
+    Boxes hold the microbatch where it fits. Grey: idle; pale: blocked by a transfer in flight, in the tint of its axis. The line under
+    the title gives the durations of the ops. Raises Malformed for a rank that is not in the timeline, Refused for one without ops.
+    """
+    window = step_window(timeline)
+    shown = _default_ranks(timeline) if ranks is None else _checked(timeline, ranks)
+    scale, unit = style.time_unit(timeline.makespan)
+    lanes = _lanes(timeline, shown)
+    pitch = MAIN + LANE * len(lanes) + SPACE
+    tops = [pitch * i for i in range(len(shown))]
+    figure = style.new_figure(WIDTH, min(1.35 + pitch * len(shown), TALLEST))
+    axes = figure.add_subplot()
+    bars = _Bars(scale)
+    for top, rank in zip(tops, shown, strict=True):
+        _draw_rank(timeline, rank, top, lanes, bars)
+    bars.draw(axes)
+    axes.set_xlim(0, timeline.makespan / scale or 1.0)
+    axes.set_ylim(pitch * len(shown) - SPACE / 2, -SPACE / 2)
+    _number(timeline, shown, tops, axes, scale)
+    _label(timeline, shown, tops, axes)
+    _label_lanes(lanes, tops, axes)
+    axes.set_xlabel(f"time ({unit})", fontsize=8, color=style.INK)
+    if window.start > 0:
+        axes.axvline(window.start / scale, color=style.INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    style.title(axes, title or f"one step: {format_seconds(window.length)}", _caption(timeline))
+    _legend(figure, bars)
+    return figure
+
+
+def _default_ranks(timeline: Timeline) -> list[int]:
+    """The lowest kept rank of each stage, in order of depth, each once."""
+    ops = timeline.ops[(timeline.ops["kind"] == COMPUTE) & (timeline.ops["stage"] >= 0)]
+    if not len(ops):
+        return timeline.ranks[:1]
+    stages, first = np.unique(ops["stage"], return_index=True)  # rows are sorted by rank: the first is of the lowest
+    return list(dict.fromkeys(int(ops["rank"][i]) for i in first[np.argsort(stages)]))
+
+
+def _checked(timeline: Timeline, ranks: Sequence[int]) -> list[int]:
+    world = len(timeline.representative)
+    wrong = [r for r in ranks if not 0 <= r < world]
+    if wrong or not ranks:
+        raise Malformed(f"ranks={list(ranks)}: name at least one rank, each of 0 to {world - 1}")
+    return [int(r) for r in ranks]
+
+
+def _lanes(timeline: Timeline, ranks: Sequence[int]) -> list[str]:
+    """Kinds of streams beside the compute stream: `pp.send` holds every channel of `pp.send.*`."""
+    used = np.unique(np.concatenate([timeline.of(r)["stream"] for r in ranks]))
+    return sorted({_lane(timeline.streams[s]) for s in used} - {COMPUTE_STREAM})
+
+
+def _lane(stream: str) -> str:
+    return ".".join(stream.split(".")[:2])
+
+
+@dataclass(frozen=True)
+class _Style:
+    """One entry of the legend: bars of one look."""
+
+    name: str
+    colour: str
+    thin: bool = False  # outlined in its own colour, so that the shortest remains visible
+
+
+IDLE = _Style("idle", style.IDLE_COLOUR)
+
+
+class _Bars:
+    """Collects rectangles by look and draws each look as one collection."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        self.boxes: dict[_Style, list[NDArray[np.float64]]] = {}
+
+    def add(self, look: _Style, starts: Any, ends: Any, top: float, height: float) -> None:
+        """Rectangles from `starts` to `ends` (seconds), from `top` down."""
+        if len(starts):
+            box = np.empty((len(starts), 4))
+            box[:, 0], box[:, 1], box[:, 2], box[:, 3] = np.asarray(starts) / self.scale, np.asarray(ends) / self.scale, top, top + height
+            self.boxes.setdefault(look, []).append(box)
+
+    def draw(self, axes: Axes) -> None:
+        """Add the collections to `axes`."""
+        for look, parts in self.boxes.items():
+            box = np.concatenate(parts)
+            axes.add_collection(
+                PathCollection(
+                    _outlines(box),
+                    facecolors=look.colour,
+                    edgecolors=look.colour if look.thin else "white",
+                    linewidths=0.3 if len(box) < DENSE else 0.0,
+                    snap=None if len(box) < DENSE else False,
+                    rasterized=len(box) > 5 * DENSE,
+                ),
+                autolim=False,
+            )
+
+
+def _outlines(box: NDArray[np.float64]) -> list[Path]:
+    """Rectangles (x0, x1, y0, y1) as paths of up to MERGED rectangles each: drawn far faster than one path per rectangle."""
+    x0, x1, y0, y1 = box.T
+    corners = np.stack((np.stack((x0, x1, x1, x0, x0), 1), np.stack((y0, y0, y1, y1, y0), 1)), axis=2)
+    codes = np.array([Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY], dtype=Path.code_type)
+    pieces = (corners[i : i + MERGED] for i in range(0, len(corners), MERGED))
+    return [Path(piece.reshape(-1, 2), np.tile(codes, len(piece))) for piece in pieces]
+
+
+def _draw_rank(timeline: Timeline, rank: int, top: float, lanes: list[str], bars: _Bars) -> None:
+    ops = timeline.of(rank)
+    main = ops["stream"] == (timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else -1)
+    _draw_gaps(timeline, rank, top, bars)
+    _draw_compute(timeline, ops[main], top, bars)
+    for look, rows in _transfers(ops[~main]):
+        lane = np.array([lanes.index(_lane(timeline.streams[s])) for s in rows["stream"]])
+        for k in np.unique(lane):
+            bars.add(look, rows["start"][lane == k], rows["end"][lane == k], top + MAIN + LANE * (k + 0.15), 0.85 * LANE)
+
+
+def _draw_compute(timeline: Timeline, queue: NDArray[Any], top: float, bars: _Bars) -> None:
+    """Runs of the compute stream that work on one microbatch without a gap are one box; transfers inside a run are a strip at its foot."""
+    if not len(queue):
+        return
+    key = row_keys(queue, ("step", "phase", "stage", "microbatch"))
+    new = np.append(True, (key[1:] != key[:-1]) | (queue["start"][1:] > queue["end"][:-1]))
+    first, run = np.flatnonzero(new), np.cumsum(new) - 1
+    computes = np.bincount(run, weights=queue["kind"] == COMPUTE) > 0
+    starts, ends, phases = queue["start"][first], np.maximum.reduceat(queue["end"], first), queue["phase"][first]
+    for phase in np.unique(phases[computes]):
+        mine = computes & (phases == phase)
+        bars.add(_phase(timeline.phases[phase]), starts[mine], ends[mine], top, MAIN)
+    for look, rows, inside in _transfers(queue, computes[run]):
+        bars.add(look, rows["start"][inside], rows["end"][inside], top + (1 - STRIP) * MAIN, STRIP * MAIN)
+        bars.add(look, rows["start"][~inside], rows["end"][~inside], top, MAIN)
+
+
+def _draw_gaps(timeline: Timeline, rank: int, top: float, bars: _Bars) -> None:
+    gaps = np.array(rank_gaps(timeline, rank), dtype=np.float64).reshape(-1, 3)
+    for cause in np.unique(gaps[:, 2]).astype(int):
+        starts, ends = gaps[gaps[:, 2] == cause, 0], gaps[gaps[:, 2] == cause, 1]
+        waits = _Style(f"waits for {NAMES[cause]}", style.tint(style.AXIS_COLOURS[NAMES[cause]])) if cause < len(NAMES) else IDLE
+        bars.add(waits, starts, ends, top, MAIN)
+
+
+def _phase(name: str) -> _Style:
+    return _Style(style.PHASE_NAMES.get(name, name), style.PHASE_COLOURS.get(name, style.OTHER_COLOUR))
+
+
+def _transfers(ops: NDArray[Any], *columns: NDArray[np.bool_]) -> list[Any]:
+    """(look, rows, their entries in `columns`) of the transfers of each axis."""
+    chosen = [(axis, (ops["kind"] != COMPUTE) & (ops["axis"] == axis)) for axis in np.unique(ops["axis"])]
+    looks = [(_Style(f"{NAMES[axis]} transfer", style.AXIS_COLOURS[NAMES[axis]], thin=True), mine) for axis, mine in chosen]
+    return [(look, ops[mine], *(c[mine] for c in columns)) for look, mine in looks]
+
+
+def _number(timeline: Timeline, ranks: Sequence[int], tops: Sequence[float], axes: Axes, scale: float) -> None:
+    """The microbatch in the middle of its work, where the box is wide enough for the digits."""
+    inch = (timeline.makespan / scale or 1.0) / (0.9 * WIDTH)
+    placed = []
+    for top, rank in zip(tops, ranks, strict=True):
+        ops = timeline.of(rank)
+        ops = ops[(ops["kind"] == COMPUTE) & (ops["microbatch"] >= 0)]
+        if not len(ops):
+            continue
+        key = row_keys(ops, ("step", "phase", "stage", "microbatch"))
+        first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+        starts, ends = ops["start"][first] / scale, np.maximum.reduceat(ops["end"], first) / scale
+        for a, b, i in zip(starts.tolist(), ends.tolist(), first.tolist(), strict=True):
+            text = str(ops["microbatch"][i])
+            if b - a >= (0.64 * len(text) + 0.2) * POINTS / 72 * inch:
+                placed.append(((a + b) / 2, top + MAIN / 2, text, timeline.phases[ops["phase"][i]]))
+    for x, y, text, phase in placed if len(placed) <= MOST_NUMBERS else ():
+        ink = "white" if style.dark(style.PHASE_COLOURS.get(phase, style.OTHER_COLOUR)) else style.INK
+        axes.text(x, y, text, ha="center", va="center_baseline", fontsize=POINTS, color=ink, clip_on=True)
+
+
+def _label(timeline: Timeline, ranks: Sequence[int], tops: Sequence[float], axes: Axes) -> None:
+    names = []
+    for rank in ranks:
+        ops = timeline.of(rank)
+        stages = [int(s) for s in np.unique(ops["stage"]) if s >= 0]
+        names.append(f"rank {rank}" + (f"\nstage {', '.join(map(str, stages))}" if stages else ""))
+    axes.set_yticks(np.array(tops) + MAIN / 2, names)
+    style.bare(axes)
+    axes.tick_params(axis="y", length=0)
+
+
+def _label_lanes(lanes: list[str], tops: Sequence[float], axes: Axes) -> None:
+    """Names of the thin lanes, small, at the right edge."""
+    for top in tops if len(tops) <= MOST_LANE_NAMES else ():
+        for k, lane in enumerate(lanes):
+            at = (1.0, top + MAIN + LANE * (k + 0.58))
+            axes.annotate(lane, at, xytext=(4, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", fontsize=5, va="center", color=style.MUTED)
+
+
+def _caption(timeline: Timeline) -> str:
+    """Durations: compute per microbatch (per step for work of no microbatch) of a rank's stage, transfers each; a range where they differ."""
+    ops, parts = timeline.ops, []
+    for phase in dict.fromkeys([*(p for p in style.PHASE_COLOURS if p in timeline.phases), *timeline.phases]):
+        rows = ops[(ops["phase"] == timeline.phases.index(phase)) & (ops["kind"] == COMPUTE)]
+        if len(rows):
+            _, index = np.unique(row_keys(rows, ("rank", "step", "stage", "microbatch")), return_inverse=True)
+            parts.append(f"{phase} {_range(np.bincount(index, weights=rows['end'] - rows['start']).astype(np.float64))}")
+    for axis in np.unique(ops["axis"][ops["kind"] != COMPUTE]):
+        rows = ops[(ops["axis"] == axis) & (ops["kind"] != COMPUTE)]
+        parts.append(f"{NAMES[axis]} transfer {_range(rows['end'] - rows['start'])}")
+    return "per stage and microbatch:  " + "  ·  ".join(parts)
+
+
+def _range(values: NDArray[np.float64]) -> str:
+    low, high = format_seconds(float(f"{values.min():.3g}")), format_seconds(float(f"{values.max():.3g}"))
+    return low if low == high else f"{low} to {high}"
+
+
+def _legend(figure: Figure, bars: _Bars) -> None:
+    order = [*style.PHASE_NAMES.values()]
+    looks = sorted(bars.boxes, key=lambda s: (order.index(s.name) if s.name in order else len(order), s == IDLE, s.name))
+    handles = [Patch(facecolor=s.colour, label=s.name) for s in looks]
+    columns = min(len(handles), 11)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=1.4, columnspacing=1.6)

@@ -1,0 +1,67 @@
+"""What all pictures share: a colour-blind safe palette (Okabe and Ito 2008), axes in a readable unit, figures without global state."""
+
+from __future__ import annotations
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+PHASE_COLOURS = {
+    "F": "#56B4E9",
+    "B": "#009E73",
+    "I": "#0072B2",
+    "W": "#F0E442",
+    "R": "#CC79A7",
+    "S": "#6F6F6F",
+}
+OTHER_COLOUR = "#B8B8B8"
+AXIS_COLOURS = {"tp": "#E69F00", "cp": "#A6761D", "ep": "#9E5FA8", "dp": "#8C2D04", "pp": "#D55E00", "other": "#4D4D4D"}
+IDLE_COLOUR = "#ECECEC"
+CATEGORY_COLOURS = {
+    "parameters": "#0072B2",
+    "gradients": "#56B4E9",
+    "optimizer": "#6F6F6F",
+    "activations": "#E69F00",
+    "gathered": "#009E73",
+    "buffers": "#CC79A7",
+}
+INK = "#222222"
+MUTED = "#777777"
+PHASE_NAMES = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient", "R": "R recompute", "S": "S optimizer"}
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure of the given inches; save it with `savefig` (png, svg, pdf)."""
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """(seconds per unit, name) of the unit in which `seconds` is a number of 2 to 2000."""
+    return next(((f, name) for f, name in _UNITS if seconds >= 2 * f), _UNITS[0] if seconds == 0 else _UNITS[-1])
+
+
+def bare(axes: Axes, *, keep: tuple[str, ...] = ("bottom",)) -> None:
+    """No frame but the named sides; ticks and labels muted."""
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in keep)
+        spine.set_color(MUTED)
+    axes.tick_params(colors=INK, labelsize=8, length=3)
+
+
+def title(axes: Axes, text: str, detail: str = "") -> None:
+    """A bold title at the left, and a muted line of detail under it."""
+    axes.set_title(text, loc="left", fontsize=11, fontweight="bold", color=INK, pad=20 if detail else 6)
+    if detail:
+        axes.annotate(detail, (0, 1), xytext=(0, 6), xycoords="axes fraction", textcoords="offset points", fontsize=8, color=MUTED)
+
+
+def dark(colour: str) -> bool:
+    """Whether white text reads better on it."""
+    r, g, b = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return 0.299 * r + 0.587 * g + 0.114 * b < 140
+
+
+def tint(colour: str, share: float = 0.35) -> str:
+    """The colour mixed with white."""
+    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(share * c + (1 - share) * 255):02X}" for c in channels)

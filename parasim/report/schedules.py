@@ -1,0 +1,78 @@
+"""Metrics of a schedule study: makespan, bubbles, spans and activations in flight of bare schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..schedules import Orders, peak_inflight
+from ..timeline import COMPUTE, Timeline
+
+
+@dataclass(frozen=True)
+class ScheduleReport:
+    """Seconds and fractions; `orders` and the peaks (in chunk activations) by rank. `deadlock` is what is stuck, else None.
+
+    Bubbles as in parasim.report: ideal is the largest compute time of a rank.
+    """
+
+    orders: Orders
+    peak_inflight: list[int]
+    peak_inflight_to_input_grad: list[int]
+    makespan: float | None = None
+    bubble_makespan: float | None = None
+    bubble_span: float | None = None
+    bubble_over_ideal: float | None = None
+    rank_start: tuple[float, ...] = ()
+    rank_end: tuple[float, ...] = ()
+    deadlock: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `parasim schedule --json` prints."""
+        return {
+            "schema": "parasim.schedule/1",
+            "makespan": self.makespan,
+            "bubble_makespan": self.bubble_makespan,
+            "bubble_span": self.bubble_span,
+            "bubble_over_ideal": self.bubble_over_ideal,
+            "rank_start": list(self.rank_start),
+            "rank_end": list(self.rank_end),
+            "peak_inflight": self.peak_inflight,
+            "peak_inflight_to_input_grad": self.peak_inflight_to_input_grad,
+            "orders": [[str(a) for a in self.orders[r]] for r in sorted(self.orders)],
+            "deadlock": self.deadlock,
+        }
+
+
+def _peaks(orders: Orders) -> tuple[list[int], list[int]]:
+    ranks = sorted(orders)
+    return [peak_inflight(orders[r]) for r in ranks], [peak_inflight(orders[r], ("B", "I")) for r in ranks]
+
+
+def schedule_report(orders: Orders, timeline: Timeline) -> ScheduleReport:
+    """Metrics of a simulated study (one kept row set per rank)."""
+    starts, ends, work = [], [], []
+    for rank in sorted(orders):
+        rows = timeline.of(rank)
+        rows = rows[rows["kind"] == COMPUTE]
+        starts.append(float(rows["start"].min()) if len(rows) else 0.0)
+        ends.append(float(rows["end"].max()) if len(rows) else 0.0)
+        work.append(float((rows["end"] - rows["start"]).sum()))
+    makespan, ideal = max(ends), max(work)
+    span = max(e - s for s, e in zip(starts, ends, strict=True))
+    return ScheduleReport(
+        orders,
+        *_peaks(orders),
+        makespan=makespan,
+        bubble_makespan=1 - ideal / makespan if makespan else 0.0,
+        bubble_span=1 - ideal / span if span else 0.0,
+        bubble_over_ideal=makespan / ideal - 1 if ideal else 0.0,
+        rank_start=tuple(starts),
+        rank_end=tuple(ends),
+    )
+
+
+def deadlocked_report(orders: Orders, stuck: tuple[tuple[int, str], ...]) -> ScheduleReport:
+    """A study that cannot end: who is stuck, and where."""
+    chain = "; ".join(f"rank {r} at {text}" for r, text in stuck)
+    return ScheduleReport(orders, *_peaks(orders), deadlock={"ranks": [r for r, _ in stuck], "ops": [t for _, t in stuck], "cycle": chain})
