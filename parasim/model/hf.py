@@ -29,8 +29,8 @@ def from_config(config: Mapping[str, Any], at: str, name: str = "") -> Model:
     """The Transformer that a config.json describes; `at` (its path) opens every message.
 
     Absent optional keys mean what transformers' LlamaConfig says: num_key_value_heads = num_attention_heads, head_dim = hidden_size /
-    num_attention_heads, no biases, untied embeddings. A sliding window is read as full attention. Raises `Unparsable` naming every missing key, `Refused` for models of another shape
-    (with the reason), `Malformed` for wrong values.
+    num_attention_heads, no biases, untied embeddings. A sliding window is read as full attention. Raises `Unparsable` naming every missing
+    key, `Refused` for models of another shape (with the reason), `Malformed` for wrong values.
     """
     _refuse_other_families(config, at)
     missing = [key for key in REQUIRED if config.get(key) is None]
