@@ -39,6 +39,7 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("dp.mode", _other_than("flat", "bucketed"), "gradients reduced one parameter at a time", "supported: flat, bucketed"),
     NotYet("zero.stage", _other_than(0, 1), "sharing out gradients or parameters", "supported: 0, 1"),
     NotYet("zero.shard", lambda value, dp: value != "auto" and value < dp, "sharing within a part of dp (HSDP)", "supported: auto"),
+    NotYet("zero.overlap", lambda value, dp: not value, "ZeRO without overlap", "supported: true (dp.mode flat reduces after the backward)"),
     NotYet("pipeline.schedule", _other_than("naive", "gpipe", "1f1b"), "this schedule", "supported: naive, gpipe, 1f1b"),
     NotYet("pipeline.chunks", _more_than_one, "several stages on one rank", "supported: 1"),
     NotYet("pipeline.optimizer", _other_than("barrier"), "post-validation", "supported: barrier"),

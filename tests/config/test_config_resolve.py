@@ -210,6 +210,7 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
         ("zero.stage=2", "zero.stage=2 asks for sharing out gradients or parameters, which is not supported yet; supported: 0, 1"),
         ("zero.stage=3", "zero.stage=3 asks for sharing out gradients or parameters, which is not supported yet; supported: 0, 1"),
         ("zero.shard=1", "zero.shard=1 asks for sharing within a part of dp (HSDP), which is not supported yet; supported: auto"),
+        ("zero.overlap=false", "zero.overlap=false asks for ZeRO without overlap, which is not supported yet; supported: true (dp.mode flat reduces after the backward)"),
         ("pipeline.schedule=zb-h1", "pipeline.schedule=zb-h1 asks for this schedule, which is not supported yet; supported: naive, gpipe, 1f1b"),
         ("pipeline.chunks=2", "pipeline.chunks=2 asks for several stages on one rank, which is not supported yet; supported: 1"),
         ("pipeline.optimizer=post-validation", "pipeline.optimizer=post-validation asks for post-validation, which is not supported yet; supported: barrier"),
