@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .program.edges import Resolved
 from .program.ops import CATEGORIES
+from .program.workload import buffer_bytes
 from .timeline import Timeline
 
 Floats = NDArray[np.float64]
@@ -103,3 +105,25 @@ def _curve(rows: NDArray[Any], rank: int) -> MemoryCurve:
     finite = times[np.isfinite(times)]
     times[~np.isfinite(times)] = min(0.0, float(finite.min())) if len(finite) else 0.0
     return MemoryCurve(rank, times, by_category)
+
+
+def memory_bound(resolved: Resolved) -> float:
+    """A lower bound of the peak bytes of a rank from the order of its compute stream alone, without times.
+
+    A generation is alive at least from the first to the last compute-stream op known to use it: its birth, if that is on the compute
+    stream, and its last user there. What lives only on other streams is left out. Persistent buffers count throughout.
+    """
+    if "compute" not in resolved.streams or not len(resolved):
+        return 0.0
+    on_compute = resolved.stream == resolved.streams.index("compute")
+    sizes = np.array([buffer_bytes(resolved.program.buffers[b]) for b in resolved.buffers], dtype=float)
+    counted = np.array([resolved.program.buffers[b].category in CATEGORIES for b in resolved.buffers])
+    weight = np.where(counted, sizes, 0.0)[resolved.generation_buffer]
+    users = np.where(on_compute[resolved.last_users], resolved.last_users, -1)
+    last = np.maximum.reduceat(users, resolved.last_start[:-1]) if len(users) else np.zeros(0, dtype=np.int64)
+    first = np.where((resolved.birth >= 0) & on_compute[resolved.birth], resolved.birth, last)
+    mortal = (resolved.birth >= 0) & (last >= 0)
+    level = np.zeros(len(resolved) + 1)
+    np.add.at(level, first[mortal], weight[mortal])
+    np.add.at(level, last[mortal] + 1, -weight[mortal])
+    return float(weight[resolved.birth < 0].sum() + max(0.0, np.cumsum(level)[:-1].max()))

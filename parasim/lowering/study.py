@@ -28,7 +28,7 @@ class Study:
     orders: Orders
     rank_of_stage: Sequence[int]
     chunks: int = 1
-    times: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    times: tuple[float, ...] = (1.0, 1.0, 1.0)
     scale: Sequence[float] = ()
     comm: str = "async"
 

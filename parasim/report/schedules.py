@@ -43,6 +43,19 @@ class ScheduleReport:
             "deadlock": self.deadlock,
         }
 
+    def __str__(self) -> str:
+        if self.deadlock is not None:
+            return f"deadlock: {self.deadlock['cycle']}"
+        lines = [
+            f"makespan {self.makespan:g} s",
+            f"bubble {100 * (self.bubble_makespan or 0):.1f} % of the makespan, {100 * (self.bubble_span or 0):.1f} % of the longest rank, "
+            f"{100 * (self.bubble_over_ideal or 0):.1f} % over the ideal",
+        ]
+        for r in sorted(self.orders):
+            peak = f"peak {self.peak_inflight[r]} in flight"
+            lines.append(f"rank {r}: {self.rank_start[r]:g} to {self.rank_end[r]:g} s, {peak}: {' '.join(map(str, self.orders[r]))}")
+        return "\n".join(lines)
+
 
 def _peaks(orders: Orders) -> tuple[list[int], list[int]]:
     ranks = sorted(orders)

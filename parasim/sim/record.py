@@ -15,7 +15,7 @@ from ..timeline_columns import names, op_columns
 from .engine import Engine, Rank
 from .traffic import collective_bytes
 
-EXCLUDED = ("framework and driver context", "communication library buffers", "allocator fragmentation", "dropout masks")
+EXCLUDED = ("dropout masks",)
 
 
 def record(engine: Engine) -> Timeline:

@@ -1,0 +1,150 @@
+"""The public functions: from a run file to a report in four calls, and the few jobs the command line offers besides."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .comparison import compare
+from .config import Plan, Run, build, load, vary
+from .cost.pricing import seconds as kernel_seconds
+from .cost.profile import datasheet
+from .errors import Deadlock, DoesNotFit, Malformed
+from .executor import execute
+from .lowering import lower
+from .lowering.study import Study, lower_study
+from .program.ops import Compute
+from .program.workload import Workload
+from .report import Report, summarize
+from .report.advice import doesnotfit
+from .report.schedules import ScheduleReport, deadlocked_report, schedule_report
+from .schedules import SCHEDULES, ScheduleInput
+from .sim import simulate
+from .timeline import Timeline
+from .topology.builders import ideal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESULTS = ("report.json", "timeline.npz", "timeline.png", "memory.png", "trace.pftrace")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A simulated step: the run, its Workload, Timeline and Report."""
+
+    run: Run
+    workload: Workload
+    timeline: Timeline
+    report: Report
+
+
+def simulate_run(run: Run, *, fold: bool = True) -> Result:
+    """Lower, simulate and summarise a run; wall-clock seconds go to the report only, so that equal inputs give equal Timelines."""
+    began = time.perf_counter()
+    workload = lower(run.plan)
+    timeline = simulate(workload, run.cluster, run.profile, fold=fold)
+    timed = replace(timeline, meta={**timeline.meta, "wall_s": time.perf_counter() - began})
+    return Result(run, workload, timeline, summarize(timed, run))
+
+
+def require_fit(result: Result) -> None:
+    """Raise DoesNotFit, naming the stage, the largest part and layouts that fit, when peak memory exceeds the capacity."""
+    if result.report.memory is not None and not result.report.memory.fits:
+        from .plan.ways_out import ways_out
+
+        raise DoesNotFit(doesnotfit(result.report, result.run, ways_out(result.run)))
+
+
+def writable(directory: Path) -> Path:
+    """`directory`, made if it does not exist. Raises Malformed when nothing can be written there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            return directory
+    except OSError as e:
+        raise Malformed(f"{directory}: cannot write there ({e.strerror or e})") from e
+
+
+def write_results(result: Result, directory: Path) -> list[Path]:
+    """Write RESULTS into `directory`; each file replaces the old one only when it is whole."""
+    from . import plots
+
+    writers: dict[str, Callable[[Path], object]] = {
+        "report.json": lambda p: p.write_text(as_json(result.report.to_json()) + "\n", encoding="utf-8"),
+        "timeline.npz": result.timeline.save,
+        "timeline.png": lambda p: _picture(plots.gantt(result.timeline, title=result.run.name), p),
+        "memory.png": lambda p: _picture(plots.memory(result.timeline), p),
+        "trace.pftrace": lambda p: plots.write_perfetto(result.timeline, p),
+    }
+    writable(directory)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".parasim-") as scratch:
+        for name, write in writers.items():
+            write(Path(scratch) / name)
+        for name in writers:
+            os.replace(Path(scratch) / name, directory / name)
+    return [directory / name for name in writers]
+
+
+def _picture(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=120)
+
+
+def as_json(value: Any) -> str:
+    """Strict JSON (no NaN, no infinity)."""
+    import json
+
+    return json.dumps(value, allow_nan=False, indent=1)
+
+
+def time_schedule(
+    name: str,
+    ranks: int,
+    microbatches: int,
+    *,
+    times: Sequence[float] = (1.0, 1.0, 1.0),
+    scale: Sequence[float] = (),
+    comm: float = 0.0,
+    comm_model: str = "async",
+) -> tuple[ScheduleReport, Timeline | None]:
+    """A bare schedule under given seconds (F, I, W of one microbatch over 1/ranks of the depth), with `comm` seconds per message.
+
+    Returns its report and Timeline (None where it deadlocks). Raises Malformed for an unknown name or illegal sizes.
+    """
+    orders = SCHEDULES[name](ScheduleInput(ranks, microbatches))
+    study = Study(orders, range(ranks), times=tuple(times), scale=scale, comm=comm_model)
+    try:
+        timeline = simulate(lower_study(study), ideal(ranks, comm), datasheet(), fold=False)
+    except Deadlock as e:
+        return deadlocked_report(orders, e.stuck), None
+    return schedule_report(orders, timeline), timeline
+
+
+def op_seconds(run: Run) -> Callable[[int, Compute], float]:
+    """Predicted seconds of a Compute op on any rank of the run: what the executor sleeps."""
+    return lambda rank, op: sum(kernel_seconds(k, run.cluster.accelerator, run.profile) for k in op.kernels)
+
+
+__all__ = [
+    "Plan",
+    "Report",
+    "Result",
+    "Run",
+    "Timeline",
+    "Workload",
+    "build",
+    "compare",
+    "execute",
+    "load",
+    "lower",
+    "simulate",
+    "simulate_run",
+    "summarize",
+    "time_schedule",
+    "vary",
+]

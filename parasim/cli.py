@@ -1,0 +1,234 @@
+"""The command line. It parses flags, calls `parasim.api` and prints; it computes nothing.
+
+Exit codes: 0 done, 1 the answer is no, 2 malformed, 3 cannot be parsed, 4 a missing extra, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Simulate one training step of a large model on a cluster: time, memory, exposed communication, bubbles, money.",
+)
+calibrate_app = typer.Typer(no_args_is_help=True, help="Measure this machine and write a profile.")
+app.add_typer(calibrate_app, name="calibrate")
+
+RunFile = Annotated[Path | None, typer.Argument(metavar="[RUN.yaml]", help="A run file; without one, the embedded default run (Llama 3 70B on 64 H100).")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a key of the run file; repeatable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+ProfileName = Annotated[str | None, typer.Option(help="Profile: a catalog name or a file; without one, datasheet numbers.")]
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def _print_json(value: Any) -> None:
+    from .api import as_json
+
+    _print(as_json(value))
+
+
+@app.command()
+def run(
+    file: RunFile = None,
+    overrides: Overrides = None,
+    json: AsJson = False,
+    out: Annotated[Path | None, typer.Option(help="Directory of the results; default parasim-out/<run name>, none with --json.")] = None,
+    no_fold: Annotated[bool, typer.Option("--no-fold", help="Simulate every rank by itself.")] = False,
+    explain_folding: Annotated[bool, typer.Option("--explain-folding", help="Say which ranks were simulated for which.")] = False,
+) -> None:
+    """Simulate one step and write report.json, timeline.npz, timeline.png, memory.png and trace.pftrace."""
+    from .api import load, require_fit, simulate_run, writable, write_results
+
+    loaded = load(file, overrides or ())
+    directory = out or (None if json else Path("parasim-out") / loaded.name)
+    if directory is not None:
+        writable(directory)
+    result = simulate_run(loaded, fold=not no_fold)
+    if json:
+        _print_json(result.report.to_json())
+    else:
+        _print(str(result.report))
+    if explain_folding:
+        from .report.folding import explain
+
+        typer.echo(explain(result.timeline), err=json)
+    require_fit(result)
+    if directory is not None:
+        for path in write_results(result, directory):
+            typer.echo(f"wrote {path}", err=json)
+
+
+@app.command()
+def check(file: RunFile = None, overrides: Overrides = None, json: AsJson = False) -> None:
+    """Check a run file: violations and a lower bound of memory, without simulation."""
+    from .errors import DoesNotFit
+    from .jobs import check_run
+
+    checked = check_run(file, overrides or ())
+    if json:
+        _print_json(checked.to_json())
+    else:
+        _print(str(checked))
+    if not checked.fits:
+        raise DoesNotFit(f"stage {checked.heaviest} needs at least {checked.bound(checked.heaviest)}, more than the accelerator has")
+
+
+@app.command()
+def program(file: RunFile = None, overrides: Overrides = None, rank: Annotated[int, typer.Option(help="The rank whose Program is printed.")] = 0) -> None:
+    """Print the Program of a rank: its calls, bodies and buffers."""
+    from .api import load, lower
+    from .errors import Malformed
+    from .program.text import render
+
+    workload = lower(load(file, overrides or ()).plan)
+    if not 0 <= rank < workload.world:
+        raise Malformed(f"--rank {rank} is not a rank of this run; legal: 0 to {workload.world - 1}")
+    _print(render(workload.program_of(rank)))
+
+
+@app.command()
+def schedule(
+    name: Annotated[str, typer.Option(help="Schedule: naive, gpipe or 1f1b.")],
+    ranks: Annotated[int, typer.Option(min=1, help="Pipeline ranks.")],
+    microbatches: Annotated[int, typer.Option(min=1, help="Microbatches per step.")],
+    times: Annotated[str, typer.Option(metavar="F,I,W", help="Seconds of one microbatch over 1/ranks of the depth.")] = "1,1,1",
+    stage_scale: Annotated[str, typer.Option(metavar="S,S,...", help="A factor per stage.")] = "",
+    comm: Annotated[float, typer.Option(min=0.0, help="Seconds per message.")] = 0.0,
+    comm_model: Annotated[str, typer.Option(help="async, stream or blocking.")] = "async",
+    out: Annotated[Path | None, typer.Option(help="Also draw the timeline into this PNG, SVG or PDF.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Time a bare pipeline schedule."""
+    from .api import time_schedule
+    from .errors import Deadlock
+    from .jobs import draw, known, number_list
+    from .schedules import SCHEDULES
+
+    known(name, SCHEDULES, "schedule")
+    known(comm_model, ("async", "stream", "blocking"), "--comm-model")
+    report, timeline = time_schedule(
+        name,
+        ranks,
+        microbatches,
+        times=number_list("--times", times, 3),
+        scale=number_list("--stage-scale", stage_scale, ranks) if stage_scale else (),
+        comm=comm,
+        comm_model=comm_model,
+    )
+    _print_json(report.to_json()) if json else _print(str(report))
+    if report.deadlock is not None or timeline is None:
+        raise Deadlock(f"deadlock: {report.deadlock['cycle'] if report.deadlock else ''}")
+    if out is not None:
+        draw("gantt", timeline, out)
+
+
+@app.command()
+def collective(
+    cluster: Annotated[str, typer.Option(help="Catalog name or file.")],
+    op: Annotated[str, typer.Option(help="all_reduce, all_gather, reduce_scatter, all_to_all, ...")],
+    ranks: Annotated[int | None, typer.Option(min=1, help="The first N devices.")] = None,
+    rank_list: Annotated[str | None, typer.Option(metavar="0-7,16", help="Or these devices.")] = None,
+    nbytes: Annotated[str, typer.Option("--bytes", metavar="MIN:MAX:FACTOR", help="Sizes, or one size such as 100MB.")] = "8:16G:2",
+    algorithm: Annotated[str, typer.Option(help="auto, ring, direct, ...")] = "auto",
+    profile: ProfileName = None,
+    json: AsJson = False,
+) -> None:
+    """Time one collective over sizes, as nccl-tests prints it."""
+    from .jobs import collective_rows, collective_table
+
+    rows = collective_rows(cluster, op, ranks=ranks, rank_list=rank_list, sizes=nbytes, algorithm=algorithm, profile=profile)
+    _print_json({"schema": "parasim.collective/1", "rows": rows}) if json else _print(collective_table(rows))
+
+
+@app.command()
+def catalog(kind: Annotated[str, typer.Argument(help="models, clusters, accelerators, schedules, stacks or profiles.")], json: AsJson = False) -> None:
+    """List what can be named in a run file."""
+    from .jobs import catalog_of
+
+    entries = catalog_of(kind)
+    width = max(map(len, entries), default=0)
+    if json:
+        _print_json({"schema": "parasim.catalog/1", "kind": kind, "entries": entries})
+    else:
+        _print("\n".join(f"{name:<{width}}  {summary}" for name, summary in entries.items()) or f"no {kind} yet")
+
+
+@app.command()
+def plot(
+    kind: Annotated[str, typer.Argument(help="gantt, memory or links.")],
+    timeline: Annotated[Path, typer.Argument(help="A timeline.npz.")],
+    out: Annotated[Path, typer.Option(help="PNG, SVG or PDF.")],
+) -> None:
+    """Draw a saved timeline."""
+    from .api import Timeline
+    from .jobs import draw
+
+    draw(kind, Timeline.load(timeline), out)
+    typer.echo(f"wrote {out}")
+
+
+@app.command()
+def compare(predicted: Path, measured: Path, json: AsJson = False) -> None:
+    """Compare two timelines op by op: signed errors of the step, of every kind and axis, and of starts."""
+    from .api import Timeline
+    from .comparison import compare as compare_timelines
+
+    comparison = compare_timelines(Timeline.load(predicted), Timeline.load(measured))
+    _print_json(comparison.to_json()) if json else _print(str(comparison))
+
+
+@app.command()
+def execute(
+    file: RunFile = None,
+    overrides: Overrides = None,
+    backend: Annotated[str, typer.Option(help="gloo or nccl.")] = "gloo",
+    compute: Annotated[str, typer.Option(help="sleep (predicted durations), matmul, or numeric (really trains).")] = "sleep",
+    steps: Annotated[int, typer.Option(min=1, help="Runs; the first is left out when there are several.")] = 3,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds before any wait gives up.")] = 60.0,
+    out: Annotated[Path, typer.Option(help="The measured timeline.")] = Path("measured.npz"),
+) -> None:
+    """Run the same Workload on real processes: torchrun --nproc_per_node N -m parasim execute RUN.yaml."""
+    from .jobs import execute_run
+
+    lead, text = execute_run(file, overrides or (), backend=backend, compute=compute, steps=steps, timeout=timeout, out=out)
+    if lead:
+        typer.echo(text)
+
+
+@calibrate_app.command("collectives")
+def calibrate_collectives(
+    out: Annotated[Path, typer.Option(help="The profile to write.")],
+    ranks: Annotated[int | None, typer.Option(min=2, help="Spawn this many local gloo ranks (else: under torchrun).")] = None,
+    nbytes: Annotated[str, typer.Option("--bytes", metavar="MIN:MAX:FACTOR", help="Sizes of the sweep.")] = "256K:8M:4",
+) -> None:
+    """Sweep collectives and messages on gloo, fit latency and bandwidth per op."""
+    from .jobs import calibrate
+
+    typer.echo(calibrate(out, ranks=ranks, sizes=nbytes))
+
+
+def main() -> None:
+    """Entry point: every refusal is one message on stderr and its exit code, never a traceback."""
+    from .errors import ParasimError
+
+    try:
+        app(standalone_mode=True)
+    except ParasimError as e:
+        typer.echo(f"error: {e}", err=True)
+        sys.exit(e.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,208 @@
+"""The jobs of the command line beside `api`: checks, tables, catalogs, drawings, real runs. Each returns data or text; none prints."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .api import execute, load, lower, op_seconds, writable
+from .collectives.table import parse_ranks, parse_sizes, rows
+from .config import Run
+from .cost.profile import load_profile, save_profile
+from .errors import Malformed
+from .memory import memory_bound
+from .model.layers import parameters
+from .model.spec import Fixed
+from .schedules import SCHEDULES
+from .timeline import Timeline
+from .topology.loader import load_cluster
+from .units import format_bandwidth, format_bytes, format_seconds
+
+PICTURES = ("gantt", "memory", "links")
+FORMATS = (".png", ".svg", ".pdf")
+
+
+def known(value: str, names: Iterable[str], what: str) -> str:
+    """`value` if it is one of `names`. Raises Malformed naming the nearest."""
+    names = list(names)
+    if value in names:
+        return value
+    near = difflib.get_close_matches(value, names, 1)
+    raise Malformed(f"{what} {value!r} is unknown" + (f", did you mean {near[0]!r}?" if near else "") + f" (known: {', '.join(names)})")
+
+
+def number_list(flag: str, text: str, count: int) -> tuple[float, ...]:
+    """`count` comma-separated numbers, none negative. Raises Malformed."""
+    try:
+        values = tuple(float(x) for x in text.split(","))
+    except ValueError:
+        values = ()
+    if len(values) != count or any(not 0 <= v < float("inf") for v in values):
+        raise Malformed(f"{flag} {text!r} must be {count} numbers >= 0 with commas between them, such as {','.join(['1'] * count)}")
+    return values
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A run that may be simulated: a lower bound of peak bytes per stage, and the capacity of the accelerator."""
+
+    run: Run
+    bounds: tuple[float, ...]
+    capacity: float
+
+    @property
+    def fits(self) -> bool:
+        """No stage needs more than there is, by the bound."""
+        return max(self.bounds) <= self.capacity
+
+    @property
+    def heaviest(self) -> int:
+        """The stage with the largest bound."""
+        return max(range(len(self.bounds)), key=self.bounds.__getitem__)
+
+    def bound(self, stage: int) -> str:
+        """The bound of a stage in words."""
+        return format_bytes(self.bounds[stage])
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `parasim check --json` prints."""
+        return {
+            "schema": "parasim.check/1",
+            "violations": [],
+            "memory_bound_bytes": list(self.bounds),
+            "capacity_bytes": self.capacity,
+            "fits": self.fits,
+            "assumptions": list(self.run.plan.assumptions),
+        }
+
+    def __str__(self) -> str:
+        lines = [f"{self.run.name}: {'no violations' if self.fits else 'does not fit'}"]
+        lines += [f"stage {s}: at least {self.bound(s)} of {format_bytes(self.capacity)}" for s in range(len(self.bounds))]
+        return "\n".join([*lines, *(f"assumed: {a}" for a in self.run.plan.assumptions)])
+
+
+def check_run(path: Path | None, overrides: Sequence[str]) -> Checked:
+    """Load, lower and verify a run without simulating it. Raises what `load` and `lower` raise."""
+    run = load(path, overrides)
+    bounds = tuple(memory_bound(p.resolved) for p in lower(run.plan).programs)
+    return Checked(run, bounds, run.cluster.accelerator.memory.value)
+
+
+def draw(kind: str, timeline: Timeline, out: Path) -> None:
+    """Draw a timeline into a PNG, SVG or PDF file, which appears only when it is whole. Raises Malformed."""
+    from . import plots
+
+    known(kind, PICTURES, "plot")
+    if out.suffix not in FORMATS:
+        raise Malformed(f"--out {out}: the ending must be one of {', '.join(FORMATS)}")
+    writable(out.parent)
+    draft = out.with_name(f".{out.stem}.part{out.suffix}")
+    getattr(plots, kind)(timeline).savefig(draft, dpi=120)
+    os.replace(draft, out)
+
+
+def collective_rows(
+    cluster: str, op: str, *, ranks: int | None, rank_list: str | None, sizes: str, algorithm: str = "auto", profile: str | None = None
+) -> list[dict[str, Any]]:
+    """Rows of `parasim collective` over the first `ranks` devices or those of `rank_list`. Raises Malformed, Refused, Unreachable."""
+    if (ranks is None) == (rank_list is None):
+        raise Malformed("give either --ranks N or --rank-list 0-7,16")
+    members = list(range(ranks)) if ranks is not None else parse_ranks(rank_list or "")
+    return rows(load_cluster(cluster, max(members) + 1), load_profile(profile), op, members, parse_sizes(sizes), algorithm)
+
+
+def collective_table(table: Sequence[dict[str, Any]]) -> str:
+    """The rows as text."""
+    head = f"{'op':<16}{'bytes':>14}{'ranks':>7}  {'algorithm':<14}{'time':>12}{'algbw':>14}{'busbw':>14}"
+
+    def rate(value: float | None) -> str:
+        return "-" if value is None else format_bandwidth(value)
+
+    lines = [
+        f"{r['op']:<16}{format_bytes(r['bytes']):>14}{r['ranks']:>7}  {r['algorithm']:<14}{format_seconds(r['time_s']):>12}"
+        f"{rate(r['algbw_Bps']):>14}{rate(r['busbw_Bps']):>14}"
+        for r in table
+    ]
+    return "\n".join([head, *lines])
+
+
+def catalog_of(kind: str) -> dict[str, str]:
+    """Name -> one line about it, for a kind of thing that a run file can name."""
+    return CATALOGS[known(kind, CATALOGS, "catalog")]()
+
+
+def _models() -> dict[str, str]:
+    from .model.catalog import catalog
+
+    return {n: f"{m.kind}, {m.layers} layers, {parameters(m):,} parameters" for n, m in catalog().items()}
+
+
+def _clusters() -> dict[str, str]:
+    from .topology.loader import catalog
+
+    return catalog()
+
+
+def _accelerators() -> dict[str, str]:
+    from .topology.loader import accelerators
+
+    return {
+        n: f"{a.kind}, {format_bytes(a.memory.value)}, " + ", ".join(f"{d} {p.value / 1e12:g} TFLOP/s" for d, p in a.peak_flops.items())
+        for n, a in accelerators().items()
+    }
+
+
+def _schedules() -> dict[str, str]:
+    return {n: (s.__doc__ or "").strip().splitlines()[0] for n, s in SCHEDULES.items()}
+
+
+def _profiles() -> dict[str, str]:
+    from .cost.profile import catalog
+
+    return {n: p.description or f"{len(p.numbers)} numbers, {p.backend}" for n, p in catalog().items()}
+
+
+CATALOGS: dict[str, Callable[[], dict[str, str]]] = {
+    "models": _models,
+    "clusters": _clusters,
+    "accelerators": _accelerators,
+    "schedules": _schedules,
+    "stacks": dict,
+    "profiles": _profiles,
+}
+
+
+def execute_run(path: Path | None, overrides: Sequence[str], *, backend: str, compute: str, steps: int, timeout: float, out: Path) -> tuple[bool, str]:
+    """Run the Workload of a run file on the processes of torchrun; (is this rank 0, what to say). Rank 0 writes the measured Timeline.
+
+    Raises Malformed, Refused (numbers of processes), Failed (a rank died or was late; what was measured so far is written).
+    """
+    known(backend, ("gloo", "nccl"), "backend")
+    known(compute, ("sleep", "matmul", "numeric"), "compute")
+    if out.suffix != ".npz":
+        raise Malformed(f"--out {out}: a timeline ends in .npz")
+    writable(out.parent)
+    run = load(path, overrides)
+    if isinstance(run.plan.model, Fixed) and compute != "sleep":
+        raise Malformed(f"compute {compute!r}: a model of kind fixed has times but no tensors; legal: sleep")
+    durations = op_seconds(run) if compute == "sleep" else None
+    measured = execute(lower(run.plan), backend, compute, steps=steps, timeout=timeout, durations=durations)  # type: ignore[arg-type]
+    lead = int(os.environ.get("RANK", "0")) == 0
+    if lead:
+        measured.save(out)
+    return lead, f"measured step {format_seconds(measured.makespan)} on {run.plan.layout.degrees.world} ranks; wrote {out}"
+
+
+def calibrate(out: Path, *, ranks: int | None, sizes: str) -> str:
+    """Sweep collectives on gloo and write the fitted profile; what to say."""
+    from .executor.calibrate import calibrate_collectives
+
+    writable(out.parent)
+    calibration = calibrate_collectives(ranks, parse_sizes(sizes))
+    if int(os.environ.get("RANK", "0")) == 0:
+        save_profile(calibration.profile(out.stem), out)
+    return "\n".join([*(f"{key}: {n.value:.6g} {n.unit}" for key, n in sorted(calibration.numbers.items())), f"wrote {out}"])

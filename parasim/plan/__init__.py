@@ -1,0 +1,1 @@
+"""Planning: other layouts of the same run."""
