@@ -27,6 +27,7 @@ MAIN = 0.36  # height of the compute lane, in inches, as all heights
 LANE = 0.085  # of the lane of another stream
 SPACE = 0.13  # between ranks
 TALLEST = 30.0  # the whole picture; more ranks get less each
+OUTLINE = 0.4  # points
 STRIP = 0.35  # of a box, for the transfers that interrupt it
 DENSE = 4000  # boxes of one look beyond which they have no outline and are blended, not snapped to pixels
 MOST_NUMBERS = 3000
@@ -99,7 +100,6 @@ class _Style:
 
     name: str
     colour: str
-    thin: bool = False  # outlined in its own colour, so that the shortest remains visible
 
 
 IDLE = _Style("idle", style.IDLE_COLOUR)
@@ -110,26 +110,26 @@ class _Bars:
 
     def __init__(self, scale: float) -> None:
         self.scale = scale
-        self.boxes: dict[_Style, list[NDArray[np.float64]]] = {}
+        self.boxes: dict[tuple[_Style, str], list[NDArray[np.float64]]] = {}
 
-    def add(self, look: _Style, starts: Any, ends: Any, top: float, height: float) -> None:
-        """Rectangles from `starts` to `ends` (seconds), from `top` down."""
+    def add(self, look: _Style, starts: Any, ends: Any, top: float, height: float, outline: str = "white") -> None:
+        """Rectangles from `starts` to `ends` (seconds), from `top` down; with an empty outline they cover no more than their seconds."""
         if len(starts):
             box = np.empty((len(starts), 4))
             box[:, 0], box[:, 1], box[:, 2], box[:, 3] = np.asarray(starts) / self.scale, np.asarray(ends) / self.scale, top, top + height
-            self.boxes.setdefault(look, []).append(box)
+            self.boxes.setdefault((look, outline), []).append(box)
 
     def draw(self, axes: Axes) -> None:
         """Add the collections to `axes`."""
-        for look, parts in self.boxes.items():
+        for (look, outline), parts in self.boxes.items():
             box = np.concatenate(parts)
             axes.add_collection(
                 PathCollection(
                     _outlines(box),
                     facecolors=look.colour,
-                    edgecolors=look.colour if look.thin else "white",
-                    linewidths=0.3 if len(box) < DENSE else 0.0,
-                    snap=None if len(box) < DENSE else False,
+                    edgecolors=outline or "none",
+                    linewidths=OUTLINE if outline and len(box) < DENSE else 0.0,
+                    snap=None if outline and len(box) < DENSE else False,
                     rasterized=len(box) > 5 * DENSE,
                 ),
                 autolim=False,
@@ -153,7 +153,7 @@ def _draw_rank(timeline: Timeline, rank: int, top: float, lanes: list[str], bars
     for look, rows in _transfers(ops[~main]):
         lane = np.array([lanes.index(_lane(timeline.streams[s])) for s in rows["stream"]])
         for k in np.unique(lane):
-            bars.add(look, rows["start"][lane == k], rows["end"][lane == k], top + MAIN + LANE * (k + 0.15), 0.85 * LANE)
+            bars.add(look, rows["start"][lane == k], rows["end"][lane == k], top + MAIN + LANE * (k + 0.15), 0.85 * LANE, look.colour)
 
 
 def _draw_compute(timeline: Timeline, queue: NDArray[Any], top: float, bars: _Bars) -> None:
@@ -169,7 +169,7 @@ def _draw_compute(timeline: Timeline, queue: NDArray[Any], top: float, bars: _Ba
         mine = computes & (phases == phase)
         bars.add(_phase(timeline.phases[phase]), starts[mine], ends[mine], top, MAIN)
     for look, rows, inside in _transfers(queue, computes[run]):
-        bars.add(look, rows["start"][inside], rows["end"][inside], top + (1 - STRIP) * MAIN, STRIP * MAIN)
+        bars.add(look, rows["start"][inside], rows["end"][inside], top + (1 - STRIP) * MAIN, STRIP * MAIN, "")
         bars.add(look, rows["start"][~inside], rows["end"][~inside], top, MAIN)
 
 
@@ -188,7 +188,7 @@ def _phase(name: str) -> _Style:
 def _transfers(ops: NDArray[Any], *columns: NDArray[np.bool_]) -> list[Any]:
     """(look, rows, their entries in `columns`) of the transfers of each axis."""
     chosen = [(axis, (ops["kind"] != COMPUTE) & (ops["axis"] == axis)) for axis in np.unique(ops["axis"])]
-    looks = [(_Style(f"{NAMES[axis]} transfer", style.AXIS_COLOURS[NAMES[axis]], thin=True), mine) for axis, mine in chosen]
+    looks = [(_Style(f"{NAMES[axis]} transfer", style.AXIS_COLOURS[NAMES[axis]]), mine) for axis, mine in chosen]
     return [(look, ops[mine], *(c[mine] for c in columns)) for look, mine in looks]
 
 
@@ -198,6 +198,8 @@ def _number(timeline: Timeline, ranks: Sequence[int], tops: Sequence[float], axe
     placed = []
     for top, rank in zip(tops, ranks, strict=True):
         ops = timeline.of(rank)
+        main = timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else -1
+        foot = STRIP if ((ops["stream"] == main) & (ops["kind"] != COMPUTE)).any() else 0.0
         ops = ops[(ops["kind"] == COMPUTE) & (ops["microbatch"] >= 0)]
         if not len(ops):
             continue
@@ -207,7 +209,7 @@ def _number(timeline: Timeline, ranks: Sequence[int], tops: Sequence[float], axe
         for a, b, i in zip(starts.tolist(), ends.tolist(), first.tolist(), strict=True):
             text = str(ops["microbatch"][i])
             if b - a >= (0.64 * len(text) + 0.2) * POINTS / 72 * inch:
-                placed.append(((a + b) / 2, top + MAIN / 2, text, timeline.phases[ops["phase"][i]]))
+                placed.append(((a + b) / 2, top + MAIN * (1 - foot) / 2, text, timeline.phases[ops["phase"][i]]))
     for x, y, text, phase in placed if len(placed) <= MOST_NUMBERS else ():
         ink = "white" if style.dark(style.PHASE_COLOURS.get(phase, style.OTHER_COLOUR)) else style.INK
         axes.text(x, y, text, ha="center", va="center_baseline", fontsize=POINTS, color=ink, clip_on=True)
@@ -253,7 +255,7 @@ def _range(values: NDArray[np.float64]) -> str:
 
 def _legend(figure: Figure, bars: _Bars) -> None:
     order = [*style.PHASE_NAMES.values()]
-    looks = sorted(bars.boxes, key=lambda s: (order.index(s.name) if s.name in order else len(order), s == IDLE, s.name))
+    looks = sorted({look for look, _ in bars.boxes}, key=lambda s: (order.index(s.name) if s.name in order else len(order), s == IDLE, s.name))
     handles = [Patch(facecolor=s.colour, label=s.name) for s in looks]
     columns = min(len(handles), 11)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=1.4, columnspacing=1.6)

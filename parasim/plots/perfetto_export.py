@@ -166,11 +166,11 @@ class _Trace:
 
 
 def _thinned(values: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """At most 2 POINTS entries of `at`: of each of POINTS runs of neighbours the highest (so the peak stays exact) and the last."""
+    """The first entry of `at` and, of each of POINTS runs of neighbours, the highest (so the peak stays exact) and the last."""
     if len(at) <= 2 * POINTS:
         return at
     runs = np.array_split(at, POINTS)
-    return np.unique([i for run in runs for i in (run[np.argmax(values[run])], run[-1])])
+    return np.unique([at[0], *(i for run in runs for i in (run[np.argmax(values[run])], run[-1]))])
 
 
 def _categories(timeline: Timeline) -> list[str]:

@@ -164,6 +164,7 @@ def _assumptions(run: Run, steps: int) -> tuple[str, ...]:
         *run.plan.assumptions,
         profile,
         f"MFU counts model FLOPs against the dense {run.plan.layout.precision} peak; {attention_convention()}",
+        "HFU counts the FLOPs of the kernels as they run: recompute included, causal attention at the half that it computes",
         *((f"step time: distance between the ends of the last two of {steps} steps",) if steps > 1 else ()),
     )
 
