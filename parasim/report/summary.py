@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from hashlib import sha256
-from json import dumps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,14 +35,14 @@ def summarize(timeline: Timeline, run: Run) -> Report:
     batch = run.plan.layout.batch
     tokens = batch.global_ * max(batch.sequence, 1)
     steps = window.step + 1
-    measured = timeline.meta.get("hardware_flops")
+    useful = model_flops(run.plan.model, tokens, batch.sequence) or None
     return Report(
         name=run.name,
         step_time=window.length,
         tokens=tokens,
         world=len(timeline.representative),
-        model_flops=model_flops(run.plan.model, tokens, batch.sequence) or None,
-        hardware_flops=float(measured) if measured else None,
+        model_flops=useful,
+        hardware_flops=_hardware_flops(timeline, useful, steps),
         peak_flops=float(run.cluster.accelerator.peak(run.plan.layout.precision)),
         precision=run.plan.layout.precision,
         ideal=max(t.compute for t in times.values()),
@@ -64,6 +62,17 @@ def summarize(timeline: Timeline, run: Run) -> Report:
         assumptions=_assumptions(run, steps),
         provenance=_provenance(timeline, run),
     )
+
+
+def _hardware_flops(timeline: Timeline, useful: float | None, steps: int) -> float | None:
+    """Model FLOPs plus those computed again (phase R), attention counted as in the model FLOPs: all queries against all keys.
+
+    Kernels skip the half that the causal mask hides, hence the factor 2. None where the timeline does not say (a measured one).
+    """
+    again = timeline.meta.get("recomputed_flops")
+    if useful is None or again is None:
+        return None
+    return useful + (float(again["matmul"]) + 2.0 * float(again["attention"])) / steps
 
 
 def _weights(timeline: Timeline, ranks: Iterable[int]) -> list[float]:
@@ -164,19 +173,18 @@ def _assumptions(run: Run, steps: int) -> tuple[str, ...]:
         *run.plan.assumptions,
         profile,
         f"MFU counts model FLOPs against the dense {run.plan.layout.precision} peak; {attention_convention()}",
-        "HFU counts the FLOPs of the kernels as they run: recompute included, causal attention at the half that it computes",
+        "HFU adds the FLOPs that are computed again, attention counted in the same way",
         *((f"step time: distance between the ends of the last two of {steps} steps",) if steps > 1 else ()),
     )
 
 
 def _provenance(timeline: Timeline, run: Run) -> dict[str, Any]:
-    """Versions, names and a hash of what the user wrote."""
-    written = dumps(run.source, sort_keys=True, default=str)
+    """What the run file's provenance holds (versions, hashes of the inputs), and the names of the parts."""
     return {
         "parasim": __version__,
+        **run.provenance,
         "source": str(timeline.meta.get("source", "simulated")),
         "run": run.name,
-        "run_sha256": sha256(written.encode()).hexdigest(),
         "model": run.plan.model.name,
         "cluster": run.cluster.name,
         "accelerator": run.cluster.accelerator.name,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import timeline as tl
-from ..cost.pricing import flops
+from ..cost.pricing import PRICES, flops
 from ..program.ops import P2P, Collective, Compute
 from ..timeline import Timeline
 from ..timeline_columns import names, op_columns
@@ -66,7 +67,6 @@ def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
 
 
 def _meta(engine: Engine) -> dict[str, Any]:
-    multiplicity = dict(zip(*np.unique(engine.fold.representative, return_counts=True), strict=True))
     return {
         "source": "simulated",
         "world": engine.workload.world,
@@ -75,12 +75,23 @@ def _meta(engine: Engine) -> dict[str, Any]:
         "solves": engine.network.solves,
         "steps": engine.workload.steps,
         "capacity_bytes": engine.cluster.accelerator.memory.value,
-        "hardware_flops": float(sum(int(multiplicity[rank.rank]) * _rank_flops(rank) for rank in engine.ranks)),
+        "kernel_flops": _flops(engine, ""),
+        "recomputed_flops": _flops(engine, "R"),
         "excluded": list(EXCLUDED),
         "folding": list(engine.fold.reasons),
     }
 
 
-def _rank_flops(rank: Rank) -> float:
-    table = {name: sum(flops(k) for op in body if isinstance(op, Compute) for k in op.kernels) for name, body in rank.program.bodies.items()}
-    return sum(table[call.body] for call in rank.program.calls)
+def _flops(engine: Engine, phase: str) -> dict[str, float]:
+    """FLOPs of all ranks and the whole run by kind of kernel ("matmul", "attention"), of one phase or, with "", of all."""
+    multiplicity = dict(zip(*np.unique(engine.fold.representative, return_counts=True), strict=True))
+    total = {"matmul": 0.0, "attention": 0.0}
+    for rank in engine.ranks:
+        calls = Counter(call.body for call in rank.program.calls)
+        for name, body in rank.program.bodies.items():
+            for op in body:
+                if isinstance(op, Compute) and phase in ("", op.label.phase):
+                    for k in op.kernels:
+                        if PRICES[k.name].kind in total:
+                            total[PRICES[k.name].kind] += float(multiplicity[rank.rank]) * calls[name] * flops(k)
+    return total

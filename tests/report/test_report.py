@@ -46,7 +46,7 @@ def test_the_contract(pipeline: Sketch, run: Any) -> None:
     pipeline.hold(0, "weights", "parameters", 600)
     pipeline.hold(0, "x", "activations", 200, 0, 8)
     pipeline.hold(1, "weights", "parameters", 700)
-    t = pipeline.timeline(hardware_flops=400.0, events=12, wall_s=0.5, classes=2, capacity_bytes=1000.0)
+    t = pipeline.timeline(recomputed_flops={"matmul": 100.0, "attention": 30.0}, events=12, wall_s=0.5, classes=2, capacity_bytes=1000.0)
     out = summarize(t, run).to_json()
     assert next(iter(out)) == "schema"
     assert out["schema"] == "parasim.report/1"
@@ -57,7 +57,8 @@ def test_the_contract(pipeline: Sketch, run: Any) -> None:
     flops = model_flops(run.plan.model, 2, 2)
     assert out["model_flops"] == flops
     assert out["mfu"] == flops / (8 * 2 * 100)
-    assert out["hfu"] == 400 / (8 * 2 * 100)
+    assert out["hardware_flops"] == flops + 100 + 2 * 30  # attention kernels skip the masked half, model FLOPs do not
+    assert out["hfu"] == out["hardware_flops"] / (8 * 2 * 100)
     # compute: rank 0 4 s, rank 1 2 s; spans 8 and 2; ideal is the 4 s of rank 0
     assert (out["bubble_makespan"], out["bubble_span"], out["bubble_over_ideal"]) == (0.5, 0.5, 1.0)
     times = out["time_s"]
@@ -78,6 +79,7 @@ def test_the_contract(pipeline: Sketch, run: Any) -> None:
     assert out["uncertainty"] is None
     assert "layers are split evenly" in out["assumptions"]
     assert out["provenance"]["source"] == "simulated"
+    assert out["provenance"]["inputs"] == {"run.yaml": "0123"}
     json.dumps(out, allow_nan=False)
 
 
