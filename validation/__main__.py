@@ -9,9 +9,11 @@ import typer
 from parasim.errors import ParasimError
 
 from .fit import fit
+from .job import job
+from .numeric import numeric
 from .published import published
 
-COMMANDS = (published, fit)
+COMMANDS = (published, fit, job, numeric)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

@@ -74,7 +74,6 @@ class Rank:
         self._zero, self._step, self._over = zero, step, threading.Event()
         threads = [threading.Thread(target=self._stream, args=(ops,), daemon=True) for ops in self._by_stream if ops]
         self._running = len(threads)
-        time.sleep(max(0.0, zero - time.monotonic()))
         for thread in threads:
             thread.start()
         while threads and not self._over.wait(SLICE):
@@ -110,6 +109,7 @@ class Rank:
         i = mine[0]
         try:
             with torch.cuda.stream(CUDA.Stream(self.device)) if cuda else contextlib.nullcontext():
+                time.sleep(max(0.0, self._zero - time.monotonic()))
                 for i in mine:
                     self._now[mine[0]] = i
                     self._op(i)
