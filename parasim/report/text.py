@@ -43,7 +43,7 @@ def _headline(report: Report) -> RenderableType:
     if report.mfu is not None:
         table.add_row("MFU", f"{_percent(report.mfu)} of {format_flops(report.peak_flops)} ({report.precision}, dense)")
     if report.hfu is not None:
-        table.add_row("HFU", f"{_percent(report.hfu)} (kernels as they run, recompute included)")
+        table.add_row("HFU", f"{_percent(report.hfu)} (with recompute)")
     if report.bubble_makespan is not None and report.bubble_over_ideal is not None:
         table.add_row("bubble", f"{_percent(report.bubble_makespan)} of the step ({_percent(report.bubble_over_ideal)} over the ideal)")
     if report.binding_link is not None:

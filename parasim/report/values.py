@@ -116,7 +116,7 @@ class Report:
 
     @property
     def hfu(self) -> float | None:
-        """The same with the FLOPs that were really done, recomputed ones included."""
+        """The same with the FLOPs that are computed again."""
         return self._utilisation(self.hardware_flops)
 
     def _utilisation(self, flops: float | None) -> float | None:

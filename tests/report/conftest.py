@@ -39,4 +39,5 @@ def run() -> Any:
         profile=SimpleNamespace(name="datasheet", numbers={}),
         devices=2,
         source={"model": "tiny"},
+        provenance={"inputs": {"run.yaml": "0123"}},
     )
