@@ -62,7 +62,7 @@ def gantt(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "
     axes.set_xlabel(f"time ({unit})", fontsize=8, color=style.INK)
     if window.start > 0:
         axes.axvline(window.start / scale, color=style.INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    style.title(axes, title or f"one step: {format_seconds(window.length)}", _caption(timeline))
+    style.title(axes, f"{title or 'one step'}: {format_seconds(window.length)}", _caption(timeline))
     _legend(figure, bars)
     return figure
 
