@@ -20,7 +20,7 @@ from .model.spec import Fixed
 from .schedules import SCHEDULES
 from .timeline import Timeline
 from .topology.loader import load_cluster
-from .units import format_bandwidth, format_bytes, format_seconds
+from .units import format_bandwidth, format_bytes, format_memory, format_seconds
 
 PICTURES = ("gantt", "memory", "links")
 FORMATS = (".png", ".svg", ".pdf")
@@ -66,7 +66,7 @@ class Checked:
 
     def bound(self, stage: int) -> str:
         """The bound of a stage in words."""
-        return format_bytes(self.bounds[stage])
+        return format_memory(self.bounds[stage])
 
     def to_json(self) -> dict[str, Any]:
         """The object that `parasim check --json` prints."""
@@ -81,7 +81,7 @@ class Checked:
 
     def __str__(self) -> str:
         lines = [f"{self.run.name}: {'no violations' if self.fits else 'does not fit'}"]
-        lines += [f"stage {s}: at least {self.bound(s)} of {format_bytes(self.capacity)}" for s in range(len(self.bounds))]
+        lines += [f"stage {s}: at least {self.bound(s)} of {format_memory(self.capacity)}" for s in range(len(self.bounds))]
         return "\n".join([*lines, *(f"assumed: {a}" for a in self.run.plan.assumptions)])
 
 
@@ -151,7 +151,7 @@ def _accelerators() -> dict[str, str]:
     from .topology.loader import accelerators
 
     return {
-        n: f"{a.kind}, {format_bytes(a.memory.value)}, " + ", ".join(f"{d} {p.value / 1e12:g} TFLOP/s" for d, p in a.peak_flops.items())
+        n: f"{a.kind}, {format_memory(a.memory.value)}, " + ", ".join(f"{d} {p.value / 1e12:g} TFLOP/s" for d, p in a.peak_flops.items())
         for n, a in accelerators().items()
     }
 

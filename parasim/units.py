@@ -137,6 +137,11 @@ def format_bytes(value: float) -> str:
     return min(exact, key=len, default=binary)
 
 
+def format_memory(value: float) -> str:
+    """Bytes as text of 4 significant digits in decimal units, "80 GB": one scale for everything that is compared with a capacity."""
+    return _scaled(value, [(1, "B")] + [(s, p + "B") for p, s in _DECIMAL.items() if p])
+
+
 def format_bandwidth(value: float) -> str:
     """Bytes/s as text of 4 significant digits in decimal units, "50 GB/s"."""
     return _scaled(value, [(s, p + "B/s") for p, s in _DECIMAL.items()])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from ..config import Run, vary
+from ..config import Plan, Run, vary
 from ..errors import ParasimError
 from ..lowering import lower
 from ..memory import memory_bound, memory_peaks
 from ..report.advice import Tried
 from ..sim import simulate
 
-ENOUGH = 2  # layouts that fit are proven one by one until this many are found
+ENOUGH = 1  # layouts that fit are proven one by one until this many are found
+BOUNDED = ("naive", "1f1b")  # schedules with at most as many microbatches in flight as ranks
 
 
 def ways_out(run: Run) -> list[Tried]:
@@ -24,17 +26,37 @@ def ways_out(run: Run) -> list[Tried]:
     for overrides in _candidates(run):
         try:
             other = vary(run, overrides)
-            workload = lower(other.plan)
+            workload = lower(_short(other))
         except ParasimError:
             continue
         peak = max(memory_bound(p.resolved) for p in workload.programs)
         if peak <= capacity:
-            timeline = simulate(workload, other.cluster, other.profile)
+            timeline = simulate(lower(other.plan), other.cluster, other.profile)
             peak = max(p.nbytes for p in memory_peaks(timeline).values())
         tried.append(Tried(" --set ".join(overrides), peak))
         if sum(t.peak <= capacity for t in tried) == ENOUGH:
             break
     return tried
+
+
+def _short(run: Run) -> Plan:
+    """The plan with few microbatches where the schedule bounds what is in flight: its memory bound is the same."""
+    layout = run.plan.layout
+    if layout.pipeline.schedule not in BOUNDED:
+        return run.plan
+    m = min(layout.batch.microbatches, 2 * layout.degrees.pp)
+    return replace(run.plan, layout=replace(layout, batch=replace(layout.batch, microbatches=m)))
+
+
+def _degrees(run: Run) -> Iterator[list[str]]:
+    """More tensor and pipeline parallelism on the same devices, then on more of them (with as many replicas as now)."""
+    now = run.plan.layout.degrees
+    for tp, pp in ((2, 1), (1, 2), (2, 2), (1, 4), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16)):
+        yield [f"parallel.tp={now.tp * tp}", f"parallel.pp={now.pp * pp}", "parallel.dp=auto"]
+    for more in (2, 4, 8, 16, 32):
+        yield [f"devices={run.devices * more}", f"parallel.pp={now.pp * more}"]
+        yield [f"devices={run.devices * more}", f"parallel.tp={now.tp * more}"]
+        yield [f"devices={run.devices * more}", "parallel.dp=auto"]
 
 
 def _candidates(run: Run) -> Iterator[list[str]]:
@@ -49,7 +71,5 @@ def _candidates(run: Run) -> Iterator[list[str]]:
     every = [x for s in singles for x in s]
     if len(singles) > 1:
         yield every
-    for tp, pp in ((2, 1), (1, 2), (2, 2), (1, 4), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16)):
-        degrees = [f"parallel.tp={layout.degrees.tp * tp}", f"parallel.pp={layout.degrees.pp * pp}", "parallel.dp=auto"]
-        more = ["tensor.sequence_parallel=true"] if layout.degrees.tp * tp > 1 and not layout.tensor.sequence_parallel else []
-        yield [*degrees, *dict.fromkeys((*every, *more))]
+    for degrees in _degrees(run):
+        yield [*degrees, *dict.fromkeys((*every, *rows, *(["tensor.sequence_parallel=true"] if "tp" in degrees[0] else [])))]

@@ -14,7 +14,7 @@ from ..errors import Malformed
 from ..memory import MemoryPeak, memory_curve, memory_peaks
 from ..program.ops import CATEGORIES
 from ..timeline import COMPUTE, Timeline
-from ..units import format_bytes, format_seconds
+from ..units import format_memory, format_seconds
 from . import style
 
 MOST_PANELS = 8
@@ -77,7 +77,7 @@ def _panel(axes: Axes, timeline: Timeline, rank: int, peak: MemoryPeak, scale: f
     style.bare(axes, keep=("bottom", "left"))
     stages = [int(s) for s in np.unique(timeline.of(rank)["stage"]) if s >= 0]
     name = f"rank {rank}" + (f", stage {', '.join(map(str, stages))}" if stages else "")
-    axes.set_title(f"{name}: peak {format_bytes(round(peak.nbytes))} at {format_seconds(peak.time)}", loc="left", fontsize=8.5, color=style.INK)
+    axes.set_title(f"{name}: peak {format_memory(round(peak.nbytes))} at {format_seconds(peak.time)}", loc="left", fontsize=8.5, color=style.INK)
     if not len(curve.times):
         return
     at = _thinned(curve.total)
@@ -109,12 +109,12 @@ def _capacity_line(axes: Axes, capacity: float | None, highest: float) -> None:
     if capacity <= _top(capacity, highest):
         axes.axhline(capacity / GIB, color="#C00000", linewidth=1.0, linestyle=(0, (5, 3)))
         where = (0.995, capacity / GIB)
-        text, kind = f"device memory {format_bytes(capacity)}", axes.get_yaxis_transform()
+        text, kind = f"device memory {format_memory(capacity)}", axes.get_yaxis_transform()
     else:
-        where, text, kind = (0.995, 0.97), f"device memory {format_bytes(capacity)}, above the scale", axes.transAxes
+        where, text, kind = (0.995, 0.97), f"device memory {format_memory(capacity)}, above the scale", axes.transAxes
     axes.text(*where, text, transform=kind, ha="right", va="bottom" if kind is not axes.transAxes else "top", fontsize=6.5, color="#C00000")
 
 
 def _headline(peaks: dict[int, MemoryPeak], ranks: Sequence[int], timeline: Timeline) -> str:
     top = max((peaks[int(timeline.representative[r])] for r in ranks), key=lambda p: p.nbytes)
-    return f"memory: heaviest rank {top.rank}, {format_bytes(round(top.nbytes))}"
+    return f"memory: heaviest rank {top.rank}, {format_memory(round(top.nbytes))}"

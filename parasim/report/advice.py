@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..units import format_bytes
+from ..units import format_memory
 from .values import Report
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def doesnotfit(report: Report, run: Run, tried: Sequence[Tried] = ()) -> str:
     """
     memory, peak = report.memory, report.memory.peak
     category, nbytes = max(peak.by_category.items(), key=lambda item: item[1])
-    largest = ", ".join(f"{name} {format_bytes(round(size))}" for name, size in peak.largest[:3])
-    short = format_bytes(round(max(-memory.headroom, 0.0)))
+    largest = ", ".join(f"{name} {format_memory(round(size))}" for name, size in peak.largest[:3])
+    short = format_memory(round(max(-memory.headroom, 0.0)))
     lines = [
-        f"stage {memory.stage} (rank {peak.rank}) needs {format_bytes(round(peak.nbytes))}, "
-        f"{run.cluster.accelerator.name} has {format_bytes(memory.capacity)}: {short} too much",
-        f"largest part: {category} {format_bytes(round(nbytes))}" + (f" (largest buffers: {largest})" if largest else ""),
+        f"stage {memory.stage} (rank {peak.rank}) needs {format_memory(round(peak.nbytes))}, "
+        f"{run.cluster.accelerator.name} has {format_memory(memory.capacity)}: {short} too much",
+        f"largest part: {category} {format_memory(round(nbytes))}" + (f"; largest single buffers: {largest}" if largest else ""),
         _way_out(memory.capacity, category, run.plan.layout, tried),
     ]
     return "\n".join(line for line in lines if line)
@@ -42,10 +42,10 @@ def doesnotfit(report: Report, run: Run, tried: Sequence[Tried] = ()) -> str:
 def _way_out(capacity: float, category: str, layout: Layout, tried: Sequence[Tried]) -> str:
     fitting = sorted((t for t in tried if t.peak <= capacity), key=lambda t: -t.peak)
     if fitting:
-        return "fits with: " + "; ".join(f"--set {t.settings} ({format_bytes(round(t.peak))})" for t in fitting[:3])
+        return "fits with: " + "; ".join(f"--set {t.settings} ({format_memory(round(t.peak))})" for t in fitting[:3])
     if tried:
         best = min(tried, key=lambda t: t.peak)
-        return f"none of {len(tried)} candidates fits; nearest: --set {best.settings} needs {format_bytes(round(best.peak))}"
+        return f"none of {len(tried)} candidates fits; nearest: --set {best.settings} needs {format_memory(round(best.peak))}"
     ideas = _ideas(category, layout)
     return "would shrink it (not tried): " + "; ".join(ideas) if ideas else ""
 

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..units import format_bytes, format_flops, format_seconds
+from ..units import format_flops, format_memory, format_seconds
 from .values import Report, Stage
 
 WIDTH = 110
@@ -73,7 +73,7 @@ def _beside(report: Report, name: str) -> str:
     if name.startswith("exposed "):
         axis = name.removeprefix("exposed ")
         sent = report.comm_bytes.get(axis, 0.0)
-        return f"overlapped {format_seconds(report.times.overlapped.get(axis, 0.0))}, sends {format_bytes(sent)} per rank"
+        return f"overlapped {format_seconds(report.times.overlapped.get(axis, 0.0))}, sends {format_memory(sent)} per rank"
     return ""
 
 
@@ -90,7 +90,7 @@ def _stages(report: Report) -> RenderableType:
         table.add_column(column, justify="right")
     for s, peak in zip(report.stages, report.memory.per_stage, strict=True):
         room = report.memory.capacity - peak.nbytes
-        memory = (format_bytes(round(peak.nbytes)), _signed_bytes(room)) if report.memory.known else ("-", "-")
+        memory = (format_memory(round(peak.nbytes)), _signed_bytes(room)) if report.memory.known else ("-", "-")
         table.add_row(*_stage_cells(s, axes), memory[0], Text(memory[1], style="red" if room < 0 else ""))
     return table
 
@@ -109,11 +109,11 @@ def _memory(report: Report) -> RenderableType | None:
     for category, nbytes in peak.by_category.items():
         if nbytes > 0:
             share = nbytes / max(memory.capacity, peak.nbytes)
-            table.add_row(category, format_bytes(round(nbytes)), Text("█" * round(BAR * share), style="blue"))
-    verdict = f"of {format_bytes(memory.capacity)}: {'fits' if memory.fits else 'DOES NOT FIT'}, headroom {_signed_bytes(memory.headroom)}"
-    table.add_row("peak", format_bytes(round(peak.nbytes)), Text(verdict, style="" if memory.fits else "bold red"))
+            table.add_row(category, format_memory(round(nbytes)), Text("█" * round(BAR * share), style="blue"))
+    verdict = f"of {format_memory(memory.capacity)}: {'fits' if memory.fits else 'DOES NOT FIT'}, headroom {_signed_bytes(memory.headroom)}"
+    table.add_row("peak", format_memory(round(peak.nbytes)), Text(verdict, style="" if memory.fits else "bold red"))
     if peak.largest:
-        names = ", ".join(f"{name} {format_bytes(round(nbytes))}" for name, nbytes in peak.largest[:4])
+        names = ", ".join(f"{name} {format_memory(round(nbytes))}" for name, nbytes in peak.largest[:4])
         table.add_row("largest", "", Text(names))
     return table
 
@@ -143,4 +143,4 @@ def _percent(x: float) -> str:
 
 
 def _signed_bytes(x: float) -> str:
-    return ("-" if x < 0 else "") + format_bytes(round(abs(x)))
+    return ("-" if x < 0 else "") + format_memory(round(abs(x)))
