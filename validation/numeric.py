@@ -102,10 +102,11 @@ class Proof:
 def prove(name: str, change: Callable[[Workload], Workload] = lambda w: w, timeout: float = 60.0) -> Proof:
     """Run a case, its Workload changed by `change`, against its reference. Raises Failed where a rank dies or is late."""
     from parasim.executor.launch import spawn
+    from parasim.executor.reference import distance
 
     case = CASES[name]
     workload = change(lower(case.plan()))
-    ranks = spawn(_ranks_difference, workload.world, workload, _reference(case, timeout), timeout=timeout)
+    ranks = spawn(distance, workload.world, workload, _reference(case, timeout), STEPS, timeout=timeout)
     worst, where = max((difference, f"{buffer} on rank {r}") for r, (difference, buffer, _) in enumerate(ranks))
     return Proof(name, worst, where, tuple(left for _, _, names in ranks for left in names))
 
@@ -113,38 +114,16 @@ def prove(name: str, change: Callable[[Workload], Workload] = lambda w: w, timeo
 def _reference(case: Case, timeout: float) -> dict[str, Any]:
     """Full parameters after the steps, as numpy arrays by name."""
     from parasim.executor.launch import spawn
+    from parasim.executor.reference import MlpSizes, train, trained
 
     if isinstance(case.model, Mlp):
-        from parasim.executor.reference import MlpSizes, train
-
         model = case.model
         sizes = MlpSizes(model.layers, model.hidden, model.ffn, ROWS, case.microbatches, case.degrees.dp)
         return {name: t.numpy() for name, t in train(sizes, STEPS).items()}
     if case.degrees.dp > 1:
         raise Malformed("a transformer is compared with one rank, which has one replica's data; its dp must be 1")
-    found: dict[str, Any] = spawn(_parameters, 1, lower(case.alone().plan()), timeout=timeout)[0]
+    found: dict[str, Any] = spawn(trained, 1, lower(case.alone().plan()), STEPS, timeout=timeout)[0]
     return found
-
-
-def _parameters(workload: Workload) -> dict[str, Any]:
-    from parasim.executor.execution import Execution
-
-    execution = Execution(workload)
-    execution.run(STEPS)
-    return {name: t.numpy() for name, t in execution.tensors.items()}
-
-
-def _ranks_difference(workload: Workload, reference: Mapping[str, Any]) -> tuple[float, str, list[str]]:
-    import torch
-
-    from parasim.executor.execution import Execution
-    from parasim.executor.reference import worst_difference
-
-    execution = Execution(workload)
-    execution.run(STEPS)
-    full = {name: torch.from_numpy(a) for name, a in reference.items()}
-    worst, where = worst_difference(execution.tensors, execution.program, execution.context, full)
-    return worst, where, execution.left_behind()
 
 
 # ---- corrupted Programs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,15 @@ from .record import Times
 from .transfers import Communicators, exchange, transfer
 
 CUDA: Any = torch.cuda
+STOPPED = "another rank failed"
 SLICE = 0.2  # seconds between two looks at whether somebody failed, while waiting for an event
+
+
+def brief(error: Exception) -> str:
+    """An error of a rank in a line: torch's place in its own source and its advice are left out."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    text = re.sub(r"^\[\S+:\d+\] ", "", text).split(". This ")[0]
+    return text if isinstance(error, (RuntimeError, Failed)) else f"{type(error).__name__}: {text}"
 
 
 class _Stopped(Exception):
@@ -78,7 +87,7 @@ class Rank:
             thread.start()
         while threads and not self._over.wait(SLICE):
             if poll():
-                self.stop("another rank failed")
+                self.stop(STOPPED)
                 return
 
     def stop(self, reason: str) -> None:
@@ -116,7 +125,7 @@ class Rank:
         except _Stopped:
             return
         except Exception as error:
-            self._fail(i, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            self._fail(i, brief(error))
         else:
             with self._lock:
                 self._now.pop(mine[0], None)
@@ -147,7 +156,7 @@ class Rank:
             if self.failure:
                 raise _Stopped
             if time.monotonic() > end:
-                raise Failed(f"{self.text(i)} waited {self.timeout:g} s for {self.text(j)}")
+                raise Failed(f"waited {self.timeout:g} s for {self.text(j)}")
 
     def _perform(self, i: int, op: Op) -> None:
         microbatches = self.resolved.microbatches(i)

@@ -6,6 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from ..program.edges import Resolved, resolve
 from ..program.workload import Program, Workload
 from ..timeline import Timeline
 from .context import context_of
-from .engine import Rank
+from .engine import STOPPED, Rank, brief
 from .payloads import Durations, Numeric, Payload, Shadow, multiplying, sleeping
 from .record import Times, timeline
 from .transfers import connect
@@ -139,7 +140,7 @@ class Execution:
         try:
             return action()
         except RuntimeError as error:
-            self._abort(f"while {doing}: {str(error).splitlines()[0]}")
+            self._abort(f"while {doing}: {brief(error)}")
 
     def _abort(self, message: str = "") -> None:
         """Tell the others, hear what they are at, and raise with all of it."""
@@ -147,30 +148,30 @@ class Execution:
         reports, times = self._collect()
         silent = [r for r in range(self.workload.world) if r not in reports]
         lines = [f"rank {r} gave no sign within {GRACE:g} s: dead or late" for r in silent]
-        lines += [f"rank {r}: {reports[r]['message']}" for r in sorted(reports, key=lambda r: (reports[r]["second"], r))]
+        lines += [f"rank {r}: {reports[r]['message']}" for r in sorted(reports, key=lambda r: (reports[r]["heard"], r))]
         raise Interrupted("\n".join(lines), self._timeline(times, {"interrupted": lines}))
 
     def _report(self, message: str) -> None:
-        engine = getattr(self, "engine", None)
-        second = False
-        times = np.zeros((0, 3))
-        if engine is not None:
-            times = engine.times
-            if engine.failure and not message:
-                second = engine.failure.message == "another rank failed"
-                message = f"{engine.text(engine.failure.instance)}: {engine.failure.message}" if not second else f"was at {'; '.join(engine.current())}"
-        try:
+        """Write what this rank met, and its times, where the others find them."""
+        engine: Rank | None = getattr(self, "engine", None)
+        heard = False
+        if engine is not None and engine.failure and not message:
+            heard = engine.failure.message == STOPPED
+            places = f"was at {'; '.join(engine.current())}" if engine.current() else "had nothing left to do"
+            message = places if heard else f"{engine.text(engine.failure.instance)}: {engine.failure.message}; {places}"
+        self._own = {"message": message, "heard": heard}
+        times = engine.times if engine is not None else np.zeros((0, 3))
+        with suppress(RuntimeError, ValueError):  # the store may be lost with the rank that held it
             self._store.set(f"times/{self._rank}", times.tobytes().hex())
-            self._store.set(f"report/{self._rank}", json.dumps({"message": message, "second": second}))
+            self._store.set(f"report/{self._rank}", json.dumps(self._own))
             self._store.set("failed", str(self._rank))
-        except (RuntimeError, ValueError):
-            self._lost = {self._rank: {"message": message, "second": second}}
 
     def _collect(self) -> tuple[dict[int, dict[str, Any]], dict[int, Times]]:
+        """Reports and times of the ranks that answer in time; this rank's own in any case. Those with an error of their own say it first."""
         reports: dict[int, dict[str, Any]] = {}
         times: dict[int, Times] = {}
         end = time.monotonic() + min(GRACE, self.settings.timeout)
-        try:
+        with suppress(RuntimeError, ValueError):
             while len(reports) < self.workload.world and time.monotonic() < end:
                 for r in range(self.workload.world):
                     if r not in reports and self._store.check([f"report/{r}"]):
@@ -179,9 +180,7 @@ class Execution:
                         if len(measured):
                             times[r] = measured
                 time.sleep(0.05)
-        except (RuntimeError, ValueError):
-            return {**getattr(self, "_lost", {}), **reports}, times
-        return reports, times
+        return {self._rank: self._own, **reports}, times
 
 
 def _device(rank: int) -> torch.device:

@@ -37,7 +37,7 @@ def outcomes(function: Callable[..., Any], world: int, *args: Any, timeout: floa
     `function`, `args` and the values are pickled. No process is left when this returns: one that does not end in time is killed.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "parasim.executor.execution"])
+    context.set_forkserver_preload(["torch", "torch.distributed", "parasim.executor.reference"])
     deadline = time.monotonic() + timeout
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe() for _ in range(world)]

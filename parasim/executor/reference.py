@@ -1,17 +1,23 @@
-"""The other side of the numeric proof: one process trains the deep residual MLP on the whole batch with plain autograd."""
+"""The numeric proof: what one process gets that trains the deep residual MLP on the whole batch with plain autograd, and how far a rank is from it.
+
+Arrays cross between processes as numpy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import Malformed
-from ..program.workload import Program
+from ..program.workload import Program, Workload
 from .context import Context
+from .execution import Execution
 from .initial import held, trained_buffers
 from .kernels_state import adam_step, initial_value, sample_rows
 
@@ -58,6 +64,21 @@ def _gradients(sizes: MlpSizes, parameters: Mapping[str, Tensor], step: int) -> 
         x = x + F.gelu(x @ leaves[f"L{n}.fc1.weight"], approximate="tanh") @ leaves[f"L{n}.fc2.weight"]
     loss = ((x - target) ** 2).sum() / x.numel()
     return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+
+
+def trained(workload: Workload, steps: int) -> dict[str, NDArray[Any]]:
+    """In a process group: this rank's persistent buffers after `steps` runs of the Workload."""
+    execution = Execution(workload)
+    execution.run(steps)
+    return {name: t.numpy() for name, t in execution.tensors.items()}
+
+
+def distance(workload: Workload, reference: Mapping[str, NDArray[Any]], steps: int) -> tuple[float, str, list[str]]:
+    """In a process group: `worst_difference` of this rank after `steps` runs, and the buffers that should have died and did not."""
+    execution = Execution(workload)
+    execution.run(steps)
+    full = {name: torch.from_numpy(a) for name, a in reference.items()}
+    return *worst_difference(execution.tensors, execution.program, execution.context, full), execution.left_behind()
 
 
 def worst_difference(tensors: Mapping[str, Tensor], program: Program, context: Context, reference: Mapping[str, Tensor]) -> tuple[float, str]:
