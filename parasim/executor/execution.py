@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import platform
+import signal
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -98,7 +101,7 @@ class Execution:
         mine = []
         for _ in range(repetitions):
             zero = self._guarded("agreeing on a start", self._common_start)
-            self.engine.run(zero, self.steps_done, self._poll)
+            self._guarded("running", partial(self.engine.run, zero, self.steps_done, self._poll))
             if self.engine.failure:
                 self._abort()
             self.steps_done += self.workload.steps
@@ -144,6 +147,8 @@ class Execution:
 
     def _abort(self, message: str = "") -> None:
         """Tell the others, hear what they are at, and raise with all of it."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ending anyway, within the grace
         self._report(message)
         reports, times = self._collect()
         silent = [r for r in range(self.workload.world) if r not in reports]
@@ -154,11 +159,12 @@ class Execution:
     def _report(self, message: str) -> None:
         """Write what this rank met, and its times, where the others find them."""
         engine: Rank | None = getattr(self, "engine", None)
-        heard = False
-        if engine is not None and engine.failure and not message:
-            heard = engine.failure.message == STOPPED
-            places = f"was at {'; '.join(engine.current())}" if engine.current() else "had nothing left to do"
-            message = places if heard else f"{engine.text(engine.failure.instance)}: {engine.failure.message}; {places}"
+        places = f"was at {'; '.join(engine.current())}" if engine is not None and engine.current() else "was at no op"
+        failure = engine.failure if engine is not None else None
+        heard = not message and failure is not None and failure.message == STOPPED
+        if engine is not None and failure and not message and not heard:
+            message = f"{engine.text(failure.instance)}: {failure.message}"
+        message = f"{message}; {places}" if message else places
         self._own = {"message": message, "heard": heard}
         times = engine.times if engine is not None else np.zeros((0, 3))
         with suppress(RuntimeError, ValueError):  # the store may be lost with the rank that held it

@@ -6,7 +6,9 @@ import datetime
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -120,6 +122,24 @@ def joined(backend: str, timeout: float) -> Iterator[None]:
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
     except (RuntimeError, ValueError) as error:
         raise Failed(f"the processes did not find each other: {str(error).splitlines()[0]}") from error
-    yield
+    with _terminable():
+        yield
     dist.barrier()
     dist.destroy_process_group()
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Inside, SIGTERM is an error like a lost connection: torchrun sends it to the other ranks when one dies, and they have much to tell."""
+
+    def raise_(number: int, frame: object) -> None:
+        raise RuntimeError("SIGTERM: another rank ended")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, raise_)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
