@@ -19,7 +19,7 @@ from . import style
 
 MOST_PANELS = 8
 POINTS = 4000  # per curve; more are thinned to the highest of their neighbours
-GIB = 2**30
+GB = 10**9
 
 
 def memory(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "") -> Figure:
@@ -31,7 +31,7 @@ def memory(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = 
     shown = _default_ranks(timeline, peaks) if ranks is None else _checked(timeline, ranks)
     columns = 1 if len(shown) == 1 else 2
     rows = -(-len(shown) // columns)
-    figure = style.new_figure(9.0 if columns == 1 else 13.0, 1.1 + (3.2 if rows == 1 else 2.3 * rows))
+    figure = style.new_figure(9.0 if columns == 1 else 13.0, 1.1 + (3.2 if rows == 1 else 2.3 * rows), constrained=False)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     scale, unit = style.time_unit(timeline.makespan)
     capacity = timeline.meta.get("capacity_bytes")
@@ -42,15 +42,17 @@ def memory(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = 
         axes.set_xlim(0, timeline.makespan / scale or 1.0)
     for axes in panels[len(shown) :]:
         axes.set_visible(False)
-    panels[0].set_ylim(0, _top(capacity, highest) / GIB)
+    panels[0].set_ylim(0, _top(capacity, highest) / GB)
     for axes in panels[max(len(shown) - columns, 0) : len(shown)]:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel(f"time ({unit})", fontsize=8, color=style.INK)
-    figure.supylabel("GiB", fontsize=8, color=style.INK)
+    for axes in panels[: len(shown) : columns]:
+        axes.set_ylabel("GB", fontsize=8, color=style.INK)
     figure.suptitle(title or _headline(peaks, shown, timeline), x=0.01, ha="left", fontsize=11, fontweight="bold", color=style.INK)
     used = [c for c in CATEGORIES if any(peaks[int(timeline.representative[r])].by_category[c] > 0 for r in shown)]
     handles = [Patch(facecolor=style.CATEGORY_COLOURS[c], label=c) for c in used]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(CATEGORIES), fontsize=8, frameon=False, handlelength=1.4)
+    style.margins(figure, left=0.55, right=0.15, top=0.6, bottom=0.75)
+    figure.legend(handles=handles, loc="lower center", ncols=len(CATEGORIES), fontsize=8, frameon=False, handlelength=1.4)
     return figure
 
 
@@ -82,12 +84,12 @@ def _panel(axes: Axes, timeline: Timeline, rank: int, peak: MemoryPeak, scale: f
         return
     at = _thinned(curve.total)
     times = np.append(curve.times[at], timeline.makespan) / scale
-    stacked = np.cumsum(np.vstack((np.zeros(len(at)), curve.by_category[at].T)), axis=0) / GIB
+    stacked = np.cumsum(np.vstack((np.zeros(len(at)), curve.by_category[at].T)), axis=0) / GB
     stacked = np.hstack((stacked, stacked[:, -1:]))
     for i, category in enumerate(CATEGORIES):
         if curve.by_category[:, i].any():
             axes.fill_between(times, stacked[i], stacked[i + 1], step="post", color=style.CATEGORY_COLOURS[category], linewidth=0)
-    axes.plot(peak.time / scale, peak.nbytes / GIB, marker="v", markersize=5, color=style.INK, clip_on=False)
+    axes.plot(peak.time / scale, peak.nbytes / GB, marker="v", markersize=5, color=style.INK, clip_on=False)
 
 
 def _thinned(total: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -107,8 +109,8 @@ def _capacity_line(axes: Axes, capacity: float | None, highest: float) -> None:
     if capacity is None or not np.isfinite(capacity):
         return
     if capacity <= _top(capacity, highest):
-        axes.axhline(capacity / GIB, color="#C00000", linewidth=1.0, linestyle=(0, (5, 3)))
-        where = (0.995, capacity / GIB)
+        axes.axhline(capacity / GB, color="#C00000", linewidth=1.0, linestyle=(0, (5, 3)))
+        where = (0.995, capacity / GB)
         text, kind = f"device memory {format_memory(capacity)}", axes.get_yaxis_transform()
     else:
         where, text, kind = (0.995, 0.97), f"device memory {format_memory(capacity)}, above the scale", axes.transAxes

@@ -1,0 +1,84 @@
+"""`python -m validation bench`: the timing goals, as medians and ratios on this machine. Never part of the test suite."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from parasim.api import load, lower, simulate, vary
+from parasim.errors import Refused
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A measured median beside the most it may be (seconds)."""
+
+    name: str
+    median: float
+    limit: float
+
+    @property
+    def met(self) -> bool:
+        """Within the limit?"""
+        return self.median <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name:<58}{self.median:>9.3f} s   at most {self.limit:g} s   {'met' if self.met else 'MISSED'}"
+
+
+def median(job: Callable[[], object], repeats: int) -> float:
+    """Median wall seconds of `repeats` runs."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        job()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def command(*arguments: str) -> Callable[[], object]:
+    """A fresh process of the command line."""
+    return lambda: subprocess.run([sys.executable, "-m", "parasim", *arguments], check=True, capture_output=True, timeout=120)
+
+
+def bench(repeats: Annotated[int, typer.Option(min=1, help="Runs per line; the median is printed.")] = 5) -> None:
+    """Time the command line and the stages of the engine; exit 1 if a goal is missed."""
+    with tempfile.TemporaryDirectory() as folder:
+        goals = [
+            Goal("parasim --help", median(command("--help"), repeats), 0.4),
+            Goal("parasim run: the default run and its five files", median(command("run", "--out", str(Path(folder) / "out")), repeats), 3.0),
+        ]
+    for goal in goals:
+        typer.echo(str(goal))
+    for line in _stages(repeats):
+        typer.echo(line)
+    missed = [g.name for g in goals if not g.met]
+    if missed:
+        raise Refused(f"missed: {'; '.join(missed)}")
+
+
+def _stages(repeats: int) -> list[str]:
+    """Seconds of lowering and simulation of the default run over microbatches, and what they come to per op."""
+    base = load(None)
+    lines = []
+    for factor in (1, 2, 4):
+        run = vary(base, [f"batch.global={base.plan.layout.batch.global_ * factor}"])
+        workload = lower(run.plan)
+        ops = sum(len(p.resolved) for p in workload.programs)
+        lowering = median(lambda run=run: lower(run.plan), repeats)  # type: ignore[misc]
+        simulating = median(lambda run=run, w=workload: simulate(w, run.cluster, run.profile), repeats)  # type: ignore[misc]
+        m = run.plan.layout.batch.microbatches
+        lines.append(
+            f"{m:>4} microbatches, {ops:>7} ops: lower and verify {lowering:.3f} s, simulate {simulating:.3f} s, "
+            f"{1e6 * simulating / ops:.1f} us per op, lowering over simulation {lowering / simulating:.2f}"
+        )
+    return lines
