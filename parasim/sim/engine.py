@@ -25,7 +25,7 @@ from ..program.ops import COMPUTE, P2P, Collective, Compute, Msg, Op
 from ..program.workload import Program, Workload
 from ..topology.cluster import Cluster
 from .fold import Fold, fold, kind_of
-from .network import Network
+from .network import Network, Path
 from .traffic import Traffic, collective_bytes, collective_key, message_key
 
 Process = Generator[simpy.Event, Any, None]
@@ -43,12 +43,20 @@ class Transfer:
     end: float
 
 
+class _Move(NamedTuple):
+    """A phase of a plan in the folded network: latency, then bytes along a path. `loads` is its key in the fold."""
+
+    latency: float
+    bytes: float
+    path: Path | None
+    loads: Hashable
+
+
 class _Route(NamedTuple):
-    """How a rank's collective runs: its plan, its kind in the fold, the representatives that must meet."""
+    """How a rank's collective runs: its group, what it moves, the representatives that must meet."""
 
     group: str
-    plan: CollectivePlan
-    kind: Hashable
+    moves: tuple[_Move, ...]
     present: tuple[int, ...]
 
 
@@ -94,7 +102,7 @@ class Engine:
         self.traffic = Traffic(workload, cluster, profile)
         self.capacity: NDArray[np.float64] = capacity(cluster, profile)
         self.fold: Fold = fold(workload, cluster, self.traffic, self.capacity, enabled=folding)
-        self.network = Network(self.env, np.array([bandwidth for _, _, bandwidth, _ in self.fold.links]))
+        self.network = Network(self.env, [bandwidth for _, _, bandwidth, _ in self.fold.links])
         self.ranks = [Rank(r, int(workload.class_of_rank[r]), workload.program_of(r)) for r in self.fold.representatives]
         self.transfers: list[Transfer] = []
         self.events = 0
@@ -105,7 +113,7 @@ class Engine:
         self._changed: dict[int, simpy.Event] = {}
         self._meetings: dict[Hashable, _Meeting] = {}
         self._ordinals: Counter[Hashable] = Counter()
-        self._outgoing: dict[Hashable, tuple[CollectivePlan, Hashable, int, int]] = {}
+        self._outgoing: dict[Hashable, tuple[tuple[_Move, ...], int, int]] = {}
 
     def run(self) -> None:
         """Replay to the end. Raises Deadlock naming what is stuck."""
@@ -131,7 +139,7 @@ class Engine:
         return list(heads.values())
 
     def _stream(self, rank: Rank, mine: list[int]) -> Process:
-        env, done, waited, edges = self.env, rank.done, rank.waited, rank.edges
+        env, done, waited, edges, slows = self.env, rank.done, rank.waited, rank.edges, self._slows
         steps = [rank.steps[call.body] for call in rank.program.calls]
         call, position = rank.resolved.call.tolist(), rank.resolved.position.tolist()
         for i in mine:
@@ -143,13 +151,16 @@ class Engine:
                     yield event
             rank.ready[i] = env.now
             op, price, route = steps[call[i]][position[i]]
-            if route is not None:
+            if route is not None and len(route.present) == 1 and not slows:
+                rank.start[i] = env.now
+                yield from self._transfer(route.moves, rank.rank, i)
+            elif route is not None:
                 yield from self._collective(rank, i, op.stream, route)
             elif isinstance(op, P2P):
                 yield from self._p2p(rank, i, op)
             else:
                 rank.start[i] = env.now
-                if self._slows:
+                if slows:
                     yield from self._rated(rank, price)
                 elif price > 0:
                     yield env.timeout(price)
@@ -168,8 +179,16 @@ class Engine:
             key = collective_key(rank.program, op)
             plan = self.traffic.collective(op, collective_bytes(rank.program, op), ranks)
             present = tuple(sorted({int(self.fold.representative[r]) for r in ranks}))
-            return _Step(op, 0.0, _Route(op.group, plan, kind_of(key, ranks, self.fold.colour), present))
+            return _Step(op, 0.0, _Route(op.group, self._moves(plan, kind_of(key, ranks, self.fold.colour)), present))
         return _Step(op, 0.0, None)
+
+    def _moves(self, plan: CollectivePlan, kind: Hashable) -> tuple[_Move, ...]:
+        moves = []
+        for p, phase in enumerate(plan.phases):
+            loads = self.fold.loads[kind, p]
+            path = self.network.path(loads) if phase.bytes > 0 and loads else None
+            moves.append(_Move(phase.latency, phase.bytes, path, (kind, p)))
+        return tuple(moves)
 
     def _rated(self, rank: Rank, work: float) -> Process:
         """Compute beside transfers: the rate changes only when one of this rank's starts or ends."""
@@ -215,7 +234,7 @@ class Engine:
         beside = self._slows and stream != COMPUTE
         if beside:
             self._fly(route.present, "collective", 1)
-        yield from self._transfer(route.plan, route.kind, rank, i)
+        yield from self._transfer(route.moves, rank, i)
         if beside:
             self._fly(route.present, "collective", -1)
 
@@ -239,34 +258,32 @@ class Engine:
         meeting = self._meetings.setdefault((name, ordinal), _Meeting(self.env.event()))
         meeting.arrived += 1
         if sending:
-            plan, kind = self._message(rank, m)
-            self._outgoing[name, ordinal] = (plan, kind, rank.rank, i)
+            self._outgoing[name, ordinal] = (self._message(rank, m), rank.rank, i)
         if meeting.arrived == 2:
             del self._meetings[name, ordinal]
             meeting.start = self.env.now
             self.env.process(self._deliver(meeting, ends, *self._outgoing.pop((name, ordinal))))
         return meeting
 
-    def _message(self, rank: Rank, m: Msg) -> tuple[CollectivePlan, Hashable]:
+    def _message(self, rank: Rank, m: Msg) -> tuple[_Move, ...]:
         target = int(self.workload.peers[m.peer][rank.rank])
         key = message_key(rank.c, rank.program, m)
         plan = self.traffic.message(rank.program.nbytes((m.buffer,)), rank.rank, target)
-        return plan, kind_of(key, (rank.rank, target), self.fold.colour)
+        return self._moves(plan, kind_of(key, (rank.rank, target), self.fold.colour))
 
-    def _deliver(self, meeting: _Meeting, ends: tuple[int, int], plan: CollectivePlan, kind: Hashable, sender: int, i: int) -> Process:
+    def _deliver(self, meeting: _Meeting, ends: tuple[int, int], moves: tuple[_Move, ...], sender: int, i: int) -> Process:
         self._fly(ends, "p2p", 1)
-        yield from self._transfer(plan, kind, sender, i)
+        yield from self._transfer(moves, sender, i)
         self._fly(ends, "p2p", -1)
         meeting.event.succeed()
 
-    def _transfer(self, plan: CollectivePlan, kind: Hashable, rank: int, i: int) -> Process:
+    def _transfer(self, moves: tuple[_Move, ...], rank: int, i: int) -> Process:
         """The phases of a plan, one after the other: latency, then bytes on the links."""
-        for p, phase in enumerate(plan.phases):
-            if phase.latency > 0:
-                yield self.env.timeout(phase.latency)
-            loads = self.fold.loads[kind, p]
-            if phase.bytes > 0 and loads:
+        for latency, nbytes, path, loads in moves:
+            if latency > 0:
+                yield self.env.timeout(latency)
+            if path is not None:
                 start = self.env.now
-                yield self.network.start(phase.bytes, loads)
-                self.transfers.append(Transfer(rank, i, phase.bytes, (kind, p), start, self.env.now))
+                yield self.network.start(nbytes, path)
+                self.transfers.append(Transfer(rank, i, nbytes, loads, start, self.env.now))
             self.events += 1

@@ -7,54 +7,75 @@ starts or ends, and only in the connected component that it touches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 import simpy
-from numpy.typing import NDArray
 
 
-@dataclass(eq=False)
+class Path(NamedTuple):
+    """Where a kind of fluid goes: bytes it puts on each link per byte of progress, and its rate when it is alone there (bytes/s)."""
+
+    loads: Mapping[int, float]
+    solo: float
+
+
+@dataclass(eq=False, slots=True)
 class Fluid:
     """A transfer in flight. `left` bytes of progress, `rate` bytes/s, `since` the time both hold for."""
 
     left: float
     loads: Mapping[int, float]
     done: simpy.Event
-    rate: float = 0.0
-    since: float = 0.0
-    version: int = field(default=0)
+    rate: float
+    since: float
+    version: int = 0
 
 
 class Network:
     """Links by colour with capacities (bytes/s), and the fluids on them."""
 
-    def __init__(self, env: simpy.Environment, capacity: NDArray) -> None:  # type: ignore[type-arg]
+    def __init__(self, env: simpy.Environment, capacity: Sequence[float]) -> None:
         self.env = env
         self.capacity = [float(c) for c in capacity]
         self.on_link: list[set[Fluid]] = [set() for _ in self.capacity]
         self.solves = 0
 
-    def start(self, nbytes: float, loads: Mapping[int, float]) -> simpy.Event:
+    def path(self, loads: Mapping[int, float]) -> Path:
+        """`loads` without the empty ones, and what they allow alone."""
+        real = {link: w for link, w in loads.items() if w > 0}
+        return Path(real, min((self.capacity[link] / w for link, w in real.items()), default=inf))
+
+    def start(self, nbytes: float, path: Path) -> simpy.Event:
         """Put a fluid on its links; the event fires when its last byte has passed."""
-        fluid = Fluid(nbytes, loads, self.env.event(), since=self.env.now)
-        shared = any(self.on_link[link] for link in loads)
+        env, loads, on_link = self.env, path.loads, self.on_link
+        fluid = Fluid(nbytes, loads, env.event(), 0.0, env.now)
+        shared = False
         for link in loads:
-            self.on_link[link].add(fluid)
+            others = on_link[link]
+            if others:
+                shared = True
+            others.add(fluid)
         if shared:
             self._solve(self._component(fluid))
         else:
-            self._set(fluid, min((self.capacity[link] / w for link, w in loads.items() if w > 0), default=inf))
+            self._set(fluid, path.solo)
         return fluid.done
 
     def _finish(self, fluid: Fluid, version: int) -> None:
         if fluid.version != version:
             return
-        neighbours = {other for link in fluid.loads for other in self.on_link[link]} - {fluid}
+        neighbours: set[Fluid] = set()
         for link in fluid.loads:
-            self.on_link[link].discard(fluid)
+            others = self.on_link[link]
+            others.discard(fluid)
+            if others:
+                neighbours |= others
         fluid.done.succeed()
+        if not neighbours:
+            return
         seen: set[Fluid] = set()
         for other in sorted(neighbours, key=lambda f: f.since):
             if other not in seen:
@@ -89,17 +110,16 @@ class Network:
         end.callbacks.append(lambda _: self._finish(fluid, version))
 
 
-def max_min(fluids: set[Fluid], capacity: list[float]) -> dict[Fluid, float]:
-    """Max-min fair rates by progressive filling. Every fluid ends with a full link (its bottleneck); no link exceeds its capacity."""
+def max_min(fluids: set[Fluid], capacity: Sequence[float]) -> dict[Fluid, float]:
+    """Max-min fair rates by progressive filling; loads are positive. Every fluid ends with a full link (its bottleneck); no link exceeds its capacity."""
     room = {link: capacity[link] for f in fluids for link in f.loads}
     load = dict.fromkeys(room, 0.0)
     members: dict[int, set[Fluid]] = {link: set() for link in room}
     for f in fluids:
         for link, w in f.loads.items():
-            if w > 0:
-                load[link] += w
-                members[link].add(f)
-    rates: dict[Fluid, float] = {f: inf for f in fluids if not any(w > 0 for w in f.loads.values())}
+            load[link] += w
+            members[link].add(f)
+    rates: dict[Fluid, float] = {f: inf for f in fluids if not f.loads}
     while len(rates) < len(fluids):
         level = {link: room[link] / load[link] for link in room if members[link]}
         lowest = min(level.values())
@@ -110,8 +130,7 @@ def max_min(fluids: set[Fluid], capacity: list[float]) -> dict[Fluid, float]:
         for f in frozen:
             rates[f] = lowest
             for link, w in f.loads.items():
-                if w > 0:
-                    room[link] -= w * lowest
-                    load[link] -= w
-                    members[link].discard(f)
+                room[link] -= w * lowest
+                load[link] -= w
+                members[link].discard(f)
     return rates
