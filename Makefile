@@ -25,7 +25,7 @@ demo: $(VENV)/.installed
 	@echo "The step as a picture:     $(RESULTS)/timeline.png and $(RESULTS)/memory.png"
 	@echo "The step op by op:         $(RESULTS)/trace.pftrace, in https://ui.perfetto.dev"
 	@echo "All the numbers:           $(RESULTS)/report.json"
-	@echo "Change something:          $(VENV)/bin/parasim run --set parallel.pp=8 --set pipeline.schedule=gpipe"
+	@echo "Change something:          $(VENV)/bin/parasim run --set recompute=full --set pipeline.schedule=gpipe"
 	@echo "Start from a run file:     $(VENV)/bin/parasim run docs/examples/llama3-70b-64xh100.yaml"
 
 test: lint
