@@ -71,7 +71,7 @@ class Resolved:
         categories = np.array([_category(self.program, b) for b in self.buffers], dtype=np.int8)
         counted = categories >= 0
         born = np.where(self.birth >= 0, start[self.birth] if len(start) else 0.0, -np.inf)
-        dead = np.maximum.reduceat(end[self.last_users], self.last_start[:-1]) if len(self.last_users) else np.zeros(0)
+        dead = np.maximum.reduceat(end[self.last_users], self.last_start[:-1]) if len(end) else np.zeros(len(self.birth))
         kept = counted[self.generation_buffer] & (sizes[self.generation_buffer] > 0)
         mortal = kept & (self.birth >= 0)
         out = np.zeros(int(kept.sum() + mortal.sum()), dtype=[("time", "f8"), ("buffer", "i4"), ("category", "i1"), ("delta", "f8")])
@@ -124,10 +124,32 @@ class _Body(NamedTuple):
     inner: IntArray
 
 
+def _check_names(program: Program) -> None:
+    """Every body, buffer, slot and window that is named exists. Raises InvalidProgram."""
+    widest: dict[str, int] = {}
+    for name, body in program.bodies.items():
+        widest[name] = 0
+        for op in body:
+            for ref in (*op.reads, *op.writes):
+                if ref.name not in program.buffers:
+                    raise InvalidProgram(f"{describe(op)} of body {name}: buffer {ref.name} is used but not declared")
+                if not program.buffers[ref.name].persistent:
+                    widest[name] = max(widest[name], ref.slot + 1)
+            if op.window and program.windows.get(op.window, 0) < 1:
+                raise InvalidProgram(f"{describe(op)} of body {name}: window {op.window} has no size of 1 or more")
+    for call in program.calls:
+        if call.body not in program.bodies:
+            raise InvalidProgram(f"call of {call.body}, which is no body of the program")
+        if widest[call.body] > len(call.microbatches):
+            given = len(call.microbatches)
+            raise InvalidProgram(f"call of {call.body} with {given} microbatches, whose ops use buffers of {widest[call.body]}")
+
+
 class _Reader:
     """Digests bodies: names become numbers, and what never leaves a call is separated from what may."""
 
     def __init__(self, program: Program) -> None:
+        _check_names(program)
         self.program = program
         self.names = {n: i for i, n in enumerate(program.buffers)}
         self.streams: dict[str, int] = {}
@@ -145,9 +167,6 @@ class _Reader:
                     leaves.update(r.name for r in op.writes)
         for fence in {f for body in program.bodies.values() for op in body for f in op.after}:
             self.streams.setdefault(fence, len(self.streams))
-        unknown = next((n for n in touched if n not in self.names), None)
-        if unknown is not None:
-            raise InvalidProgram(f"buffer {unknown} is used but not declared")
         self.crossing = {n for n, used in touched.items() if len(used) > 1}
         self.inner = {n for n in touched if n not in leaves and n not in self.crossing and not program.buffers[n].persistent}
         self.bodies = {name: self._digest(body) for name, body in program.bodies.items()}
@@ -323,7 +342,7 @@ class _Resolver:
 
 
 def resolve(program: Program) -> Resolved:
-    """Edges and lifetimes of a Program. Raises InvalidProgram for a read of something never written and for undeclared buffers."""
+    """Edges and lifetimes of a Program. Raises InvalidProgram for a read of something never written and for names without meaning."""
     resolver = _Resolver(program)
     resolver.run()
     return resolver.columns()
