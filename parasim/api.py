@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .comparison import compare
 from .config import Plan, Run, build, load, vary
@@ -28,10 +28,8 @@ from .sim import simulate
 from .timeline import Timeline
 from .topology.builders import ideal
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 RESULTS = ("report.json", "timeline.npz", "timeline.png", "memory.png", "trace.pftrace")
+DPI = 120
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,8 @@ def write_results(result: Result, directory: Path) -> list[Path]:
     writers: dict[str, Callable[[Path], object]] = {
         "report.json": lambda p: p.write_text(as_json(result.report.to_json()) + "\n", encoding="utf-8"),
         "timeline.npz": result.timeline.save,
-        "timeline.png": lambda p: _picture(plots.gantt(result.timeline, title=result.run.name), p),
-        "memory.png": lambda p: _picture(plots.memory(result.timeline), p),
+        "timeline.png": lambda p: plots.gantt(result.timeline, title=result.run.name).savefig(p, dpi=DPI),
+        "memory.png": lambda p: plots.memory(result.timeline).savefig(p, dpi=DPI),
         "trace.pftrace": lambda p: plots.write_perfetto(result.timeline, p),
     }
     writable(directory)
@@ -89,10 +87,6 @@ def write_results(result: Result, directory: Path) -> list[Path]:
         for name in writers:
             os.replace(Path(scratch) / name, directory / name)
     return [directory / name for name in writers]
-
-
-def _picture(figure: Figure, path: Path) -> None:
-    figure.savefig(path, dpi=120)
 
 
 def as_json(value: Any) -> str:

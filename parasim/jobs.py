@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .api import execute, load, lower, op_seconds, writable
+from .api import DPI, execute, load, lower, op_seconds, writable
 from .collectives.table import parse_ranks, parse_sizes, rows
 from .config import Run
 from .cost.profile import load_profile, save_profile
@@ -101,7 +101,7 @@ def draw(kind: str, timeline: Timeline, out: Path) -> None:
         raise Malformed(f"--out {out}: the ending must be one of {', '.join(FORMATS)}")
     writable(out.parent)
     draft = out.with_name(f".{out.stem}.part{out.suffix}")
-    getattr(plots, kind)(timeline).savefig(draft, dpi=120)
+    getattr(plots, kind)(timeline).savefig(draft, dpi=DPI)
     os.replace(draft, out)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
 from pydantic.fields import FieldInfo
 
+from ..parallel.layout import DataParallel
 from ..units import Dimension
 from .scalars import Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, nearest, shown, wrong
 
@@ -177,7 +178,7 @@ class DpKeys(Block):
         "bucketed",
         "naive: one by one after the backward; per-parameter: the same, overlapped; flat: all at once after the backward; bucketed: overlapped, by buckets",
     )
-    bucket: Size = key(25 * 2**20, "gradients reduced together when bucketed", "size", type_="size, such as 25 MiB")
+    bucket: Size = key(DataParallel.bucket, "gradients reduced together when bucketed", "size", type_="size, such as 25 MiB")
 
 
 def _zero_form(value: object) -> Literal[0, 1, 2, 3]:

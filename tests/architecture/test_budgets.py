@@ -1,0 +1,57 @@
+"""Budgets that keep the rooms liveable: length of files, and no machine constant in code."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from .source import ROOT, modules
+
+WARN, MOST = 400, 500  # lines of a file
+LARGE = 1e6
+UNIT_TABLE = "parasim.units"
+# Elsewhere: numbers above a million that are no facts about a machine.
+ALLOWED = {
+    ("parasim.config.scalars", 2.0**53): "whole numbers that a float holds exactly",
+    ("parasim.config.scalars", 2.0**20): "devices or layers beyond which a typo is likelier",
+    ("parasim.jobs", 1e12): "FLOP/s in a TFLOP/s",
+    ("parasim.parallel.layout", 25 * 2.0**20): "the bucket that PyTorch's DistributedDataParallel has by default",
+    ("parasim.plots.memory_plot", 1e9): "bytes in a GB",
+    ("parasim.plots.perfetto_export", 1e9): "nanoseconds in a second",
+}
+
+
+def test_files_stay_short() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for top in ("parasim", "validation", "tests") for path in (ROOT / top).rglob("*.py")}
+    long = {str(path.relative_to(ROOT)): n for path, n in lengths.items() if n > WARN}
+    for path, n in sorted(long.items()):
+        print(f"{path} has {n} lines; consider parting it (aim: {WARN}, most: {MOST})")
+    assert [path for path, n in long.items() if n > MOST] == []
+
+
+def test_no_machine_constant_in_code() -> None:
+    """Numbers above 1e6 live in data files with unit and source; a constant expression counts by its value."""
+    rest = [module for name, module in modules().items() if name != UNIT_TABLE]
+    found = {(module.name, abs(value)) for module in rest for value in _numbers(module.tree) if LARGE < abs(value) < float("inf")}
+    assert found - ALLOWED.keys() == set()
+    assert ALLOWED.keys() - found == set(), "allowed, but no longer there"
+
+
+def _numbers(node: ast.AST) -> Iterator[float]:
+    """The values of the largest constant numeric expressions below `node`."""
+    value = _value(node)
+    if value is not None:
+        yield value
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _numbers(child)
+
+
+def _value(node: ast.AST) -> float | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+        return float(node.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Pow | ast.Add | ast.Sub | ast.Div):
+        left, right = _value(node.left), _value(node.right)
+        if left is not None and right is not None:
+            return float(eval(compile(ast.Expression(node), "constant", "eval")))  # numbers and operators only
+    return None
