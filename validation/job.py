@@ -33,12 +33,12 @@ RUNS = 5
 TOLERANCE = 0.15  # of the measured step
 SHARE = (0.2, 0.6)  # of the predicted step during which a transfer of the busiest rank is in flight
 SWEEP_OPS = ("all_reduce", "p2p")
-SWEEP_SIZES = tuple(n << 20 for n in (1, 2, 4, 6))  # bytes: around the messages of the jobs
+SWEEP_SIZES = tuple(n << 20 for n in (1, 2, 4, 8))  # bytes: around the messages of the jobs
 
 FIXED = {"kind": "fixed", "optimizer": "0 s"}
 JOBS: Mapping[str, Mapping[str, Any]] = {
     "pp4-1f1b": {
-        "model": {**FIXED, "layers": 4, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 4096, "boundary": "6 MiB"},
+        "model": {**FIXED, "layers": 4, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 4096, "boundary": "8 MiB"},
         "batch": {"global": 8, "micro": 1},
         "parallel": {"pp": 4},
         "pipeline": {"schedule": "1f1b", "comm": "async"},

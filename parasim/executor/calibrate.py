@@ -1,7 +1,7 @@
 """The torch half of calibration: sweep transfers over sizes on real ranks, fit latency and bandwidth per op, return a Profile's numbers.
 
 The sweep runs through the executor itself (same threads, same waits), every transfer after a slept op and with all ranks taking part, because
-a small machine is bound by its processors: a lone message between two otherwise idle ranks would promise too much.
+a small machine is bound by its processors: what is fitted must be as busy as what is predicted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..collectives.plan import CollectivePlan, plan, seconds, send
 from ..cost.profile import Profile
 from ..errors import Malformed
 from ..program.ops import Compute
+from ..program.workload import Workload
 from ..provenance import Number
 from ..topology.cluster import Cluster
 from ..topology.loader import load_cluster
@@ -26,7 +27,8 @@ from . import sweep
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 SIZES = (1 << 16, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
 PAUSE = 0.01  # seconds slept before every transfer: a training step does not send back to back
-SLEEP, SLEEPS = 0.02, 25  # seconds and number of the slept ops that show the overhead of one
+ROUNDS = 3
+SLEEP, SLEEPS = 0.02, 10  # seconds and number of the slept ops that show the overhead of one
 RESAMPLES = 200  # for the 95 % interval
 
 
@@ -65,11 +67,11 @@ def calibrate_collectives(
     sizes: Sequence[int] = SIZES,
     *,
     ops: Sequence[str] = OPS,
-    count: int = 10,
+    count: int = 5,
     cluster: Cluster | None = None,
     timeout: float = 120.0,
 ) -> Calibration:
-    """Sweep `ops` over `sizes` (bytes, as in a CollectivePlan) with `count` calls each, and fit.
+    """Sweep `ops` over `sizes` (bytes, as in a CollectivePlan) with `count` calls each and round, and fit.
 
     With `ranks` that many local gloo processes are started; without, the processes of torchrun take part and all get the result. Numbers are
     relative to the links of `cluster` (default: the loopback cluster of the catalog). Raises Failed where ranks die or are late.
@@ -94,22 +96,33 @@ def calibrate_collectives(
     return fit(measured, ranks, cluster or load_cluster("loopback", ranks), platform.node())
 
 
-Samples = dict[tuple[str, int], list[float]]  # (op or "sleep", bytes) -> seconds
+Samples = dict[tuple[str, int], list[float]]  # (op, bytes) -> seconds of every call
+SLEPT = ("sleep", 0)  # the key of the overhead of slept ops, seconds
 
 
 def measure(ranks: int, ops: tuple[str, ...], sizes: tuple[int, ...], count: int, timeout: float) -> Samples:
-    """Run the sweep in this process group; the same samples on every rank."""
+    """Run the sweep in this process group; the same samples on every rank. Rounds go over everything, so that a busy second hits all a little."""
     from .execution import Execution, Settings
 
     settings = Settings("sleep", timeout, _given)
-    found: Samples = {}
-    for op in ops:
-        for nbytes in sizes:
-            workload = sweep.messages(ranks, nbytes, count, PAUSE) if op == "p2p" else sweep.collectives(op, ranks, nbytes, count, PAUSE)  # type: ignore[arg-type]
-            found[op, nbytes] = sweep.costs(Execution(workload, settings).run(2), count)
-    ops_ = Execution(sweep.slept_ops(ranks, SLEEPS, SLEEP), settings).run(2).ops
-    found["sleep", 0] = [float(x) - SLEEP for r in range(ranks) for x in np.diff(ops_["end"][ops_["rank"] == r])]
+    found: Samples = {(op, n): [] for op in ops for n in sizes}
+    executions = {(op, n): Execution(_workload(op, ranks, n, count), settings) for op, n in found}
+    sleeper = Execution(sweep.slept_ops(ranks, SLEEPS, SLEEP), settings)
+    for execution in executions.values():
+        execution.run()
+    found[SLEPT] = []
+    for _ in range(ROUNDS):
+        for key, execution in executions.items():
+            found[key] += (sweep.message_costs if key[0] == "p2p" else sweep.collective_costs)(execution.run())
+        rows = sleeper.run().ops
+        found[SLEPT] += [float(x) - SLEEP for r in range(ranks) for x in np.diff(rows["end"][rows["rank"] == r])]
     return found
+
+
+def _workload(op: str, ranks: int, nbytes: int, count: int) -> Workload:
+    if op == "p2p":
+        return sweep.messages(ranks, nbytes, count, PAUSE)
+    return sweep.collectives(op, ranks, nbytes, count, PAUSE)  # type: ignore[arg-type]
 
 
 def _given(_: int, op: Compute) -> float:
@@ -148,7 +161,7 @@ def fit(measured: Samples, ranks: int, cluster: Cluster, source: str) -> Calibra
     numbers: dict[str, Number] = {}
     rows: list[Row] = []
     where = f"gloo sweep, {ranks} ranks on {source}"
-    for op in dict.fromkeys(o for o, _ in measured if o != "sleep"):
+    for op in dict.fromkeys(o for o, n in measured if (o, n) != SLEPT):
         sizes = [n for o, n in measured if o == op]
         points = _points(op, sizes, measured, cluster)
         latency, slope = points.fit(lambda s: s)
@@ -159,8 +172,8 @@ def fit(measured: Samples, ranks: int, cluster: Cluster, source: str) -> Calibra
         numbers[f"{prefix}.bandwidth_factor"] = Number(1 / slope, "1", where, "fitted", (float(1 / high[1]), float(1 / low[1])))
         fitted = points.base + latency + slope * points.wire
         rows += [Row(op, n, ranks, tuple(measured[op, n]), float(f)) for n, f in zip(sizes, fitted, strict=True)]
-    if ("sleep", 0) in measured:
-        over = np.array(measured["sleep", 0])
+    if SLEPT in measured:
+        over = np.array(measured[SLEPT])
         medians = [float(np.median(rng.choice(over, len(over)))) for _ in range(RESAMPLES)]
         low_, high_ = (max(0.0, float(p)) for p in np.percentile(medians, [2.5, 97.5]))
         numbers["compute.op_overhead"] = Number(max(0.0, float(np.median(over))), "s", where, "fitted", (low_, high_))

@@ -8,7 +8,7 @@ import pytest
 from parasim.collectives.plan import plan, seconds, send
 from parasim.cost.profile import Profile, load_profile, save_profile
 from parasim.errors import Malformed
-from parasim.executor.calibrate import calibrate_collectives, fit
+from parasim.executor.calibrate import ROUNDS, SLEPT, calibrate_collectives, fit
 from parasim.topology.loader import load_cluster
 
 SIZES = (1 << 16, 1 << 20, 1 << 22)
@@ -30,7 +30,7 @@ def samples(cluster, latency, factor, noise=0.0):
 
 def test_exact_samples_give_the_numbers_back(tmp_path):
     cluster = load_cluster("loopback", 4)
-    found = fit({**samples(cluster, 1e-3, 0.5), ("sleep", 0): [1e-4, 2e-4, 9e-3]}, 4, cluster, "a test")
+    found = fit({**samples(cluster, 1e-3, 0.5), SLEPT: [1e-4, 2e-4, 9e-3]}, 4, cluster, "a test")
     for key in ("collective.all_reduce", "p2p"):
         assert found.numbers[f"{key}.latency"].value == pytest.approx(1e-3, rel=1e-6)
         assert found.numbers[f"{key}.bandwidth_factor"].value == pytest.approx(0.5, rel=1e-6)
@@ -72,5 +72,5 @@ def test_a_tiny_sweep_on_real_ranks():
     pytest.importorskip("torch")
     found = calibrate_collectives(2, [4096, 1 << 20], count=3)
     assert {row.op for row in found.rows} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"}
-    assert all(len(row.samples) == 3 and min(row.samples) > 0 for row in found.rows)
+    assert all(len(row.samples) == 3 * ROUNDS * (2 if row.op == "p2p" else 1) and min(row.samples) > 0 for row in found.rows)
     assert len(found.numbers) == 2 * 5 + 1
