@@ -1,8 +1,9 @@
 """verify: what must hold of a Workload before anything is simulated or started. Violations are data; an empty tuple means sound.
 
-Each class is resolved (reads after writes), its gradients counted (every accumulation before the reduction, every replicated gradient reduced
-once), its channels and collectives compared with those of its partners, and the whole is dry-run with zero prices: whatever would deadlock
-on one in-order queue per stream is found here and named.
+Every name resolves. Each class is resolved (reads after writes), its gradients counted (every accumulation before the reduction and before
+the optimizer, every replicated gradient reduced once), its flat shards followed (each is read by something), its channels and collectives
+compared with those of its partners, and the whole is dry-run with zero prices: whatever would deadlock on one in-order queue per stream is
+found here and named.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import InvalidProgram, Violation
-from .edges import Resolved
+from .edges import Resolved, check_names
+from .names import unresolved
 from .ops import P2P, Collective, Compute, Op, Ref
 from .text import describe
 from .workload import Program, Workload
@@ -42,7 +44,7 @@ def _gradients(c: int, program: Program, replicated: bool) -> list[Violation]:
             if op is None:
                 done[key] += 1
                 continue
-            reduced[key] += op.group == REPLICATED
+            reduced[key] += isinstance(op, Collective) and op.group == REPLICATED
             if done[key] != total[key]:
                 found.append(Violation(f"class {c}", describe(op, call.microbatches), f"reads {name} after {done[key]} of {total[key]} accumulations"))
     if replicated:
@@ -51,18 +53,30 @@ def _gradients(c: int, program: Program, replicated: bool) -> list[Violation]:
     return found
 
 
-def _gradient_events(program: Program) -> dict[str, list[tuple[Collective | None, str]]]:
-    """Per body, in order: accumulations into persistent gradients (None, name) and collectives that read them (op, name)."""
+def _gradient_events(program: Program) -> dict[str, list[tuple[Op | None, str]]]:
+    """Per body, in order: accumulations into persistent gradients (None, name) and other ops that read them (op, name)."""
     gradients = {n for n, b in program.buffers.items() if b.category == "gradients" and b.persistent and not b.of}
-    events: dict[str, list[tuple[Collective | None, str]]] = {}
+    events: dict[str, list[tuple[Op | None, str]]] = {}
     for key, body in program.bodies.items():
         found = events.setdefault(key, [])
         for op in body:
             if isinstance(op, Compute):
-                found += [(None, r.name) for k in op.kernels for r in k.writes if r.name in gradients and r in k.reads]
+                found += [(None if r in k.writes else op, r.name) for k in op.kernels for r in k.reads if r.name in gradients]
             elif isinstance(op, Collective):
                 found += [(op, r.name) for r in op.reads if r.name in gradients]
     return events
+
+
+def _unread_shards(c: int, program: Program) -> list[Violation]:
+    """A flat shard that is written is read by something that does not write it: by the optimizer, or by the gather of parameters."""
+    shards = {n for n, b in program.buffers.items() if b.of and not b.persistent}
+    read: set[str] = set()
+    written: dict[str, None] = {}
+    for op in (op for body in program.bodies.values() for op in body):
+        for part in op.kernels if isinstance(op, Compute) else (op,):
+            read.update(r.name for r in part.reads if r not in part.writes)
+            written.update((r.name, None) for r in part.writes if r.name in shards)
+    return [Violation(f"class {c}", n, f"is written and never read, a shard of {', '.join(program.buffers[n].of)}") for n in written if n not in read]
 
 
 def _microbatch(ref: Ref, microbatches: tuple[int, ...]) -> int:
@@ -70,31 +84,40 @@ def _microbatch(ref: Ref, microbatches: tuple[int, ...]) -> int:
 
 
 def _channels(workload: Workload, first: dict[int, int]) -> list[Violation]:
-    """What one end sends on a channel, in order, is what the other end receives."""
-    sent: dict[tuple[str, int, int], list[int]] = {}
-    received: dict[tuple[str, int, int], list[int]] = {}
+    """What one end sends on a channel, in order and with its size, is what the other end receives."""
+    sent: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+    received: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for c, rank in first.items():
+        sizes = workload.programs[c].sizes
         for op, microbatches in _instances(workload.programs[c]):
             if isinstance(op, P2P):
                 for m in op.sends:
                     peer = int(workload.class_of_rank[workload.peers[m.peer][rank]])
-                    sent.setdefault((m.channel, c, peer), []).append(_microbatch(m.buffer, microbatches))
+                    sent.setdefault((m.channel, c, peer), []).append((_microbatch(m.buffer, microbatches), sizes[m.buffer.name]))
                 for m in op.recvs:
                     peer = int(workload.class_of_rank[workload.peers[m.peer][rank]])
-                    received.setdefault((m.channel, peer, c), []).append(_microbatch(m.buffer, microbatches))
+                    received.setdefault((m.channel, peer, c), []).append((_microbatch(m.buffer, microbatches), sizes[m.buffer.name]))
     found = []
     for key in sorted({*sent, *received}):
-        a, b = sent.get(key, []), received.get(key, [])
-        if a != b:
-            at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-            where = f"first difference at message {at}: {a[at : at + 3]} against {b[at : at + 3]}"
-            text = f"sends {len(a)} messages to class {key[2]}, which receives {len(b)}; {where}"
+        text = _difference(sent.get(key, []), received.get(key, []), key[2])
+        if text:
             found.append(Violation(f"channel {key[0]}", f"class {key[1]}", text))
     return found
 
 
+def _difference(sent: list[tuple[int, int]], received: list[tuple[int, int]], receiver: int) -> str:
+    """How two ends of a channel differ, as lists of (microbatch, bytes); empty when they do not."""
+    a, b = [m for m, _ in sent], [m for m, _ in received]
+    if a != b:
+        at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        where = f"first difference at message {at}: {a[at : at + 3]} against {b[at : at + 3]}"
+        return f"sends {len(a)} messages to class {receiver}, which receives {len(b)}; {where}"
+    other = next(((x, y) for x, y in zip(sent, received, strict=True) if x != y), None)
+    return f"sends {other[0][1]} bytes of microbatch {other[0][0]} to class {receiver}, which receives {other[1][1]}" if other else ""
+
+
 def _collectives(workload: Workload, first: dict[int, int]) -> list[Violation]:
-    """All classes of a group issue the same collectives, of the same size, in the same order on each (group, stream)."""
+    """All classes of a group issue the same collectives, of the same size and form, in the same order on each (group, stream)."""
     found = []
     for group in workload.groups:
         partners = sorted((a, b) for a, b in _partners(workload, group) if a in first and b in first)
@@ -108,12 +131,13 @@ def _collectives(workload: Workload, first: dict[int, int]) -> list[Violation]:
     return found
 
 
-def _orders(program: Program, group: str) -> dict[str, list[tuple[str, int]]]:
-    """(op, bytes) of the collectives of a group, in order, by stream."""
-    orders: dict[str, list[tuple[str, int]]] = {}
+def _orders(program: Program, group: str) -> dict[str, list[tuple[str | int | None, ...]]]:
+    """(op, bytes, reduce, dim, root) of the collectives of a group, in order, by stream."""
+    orders: dict[str, list[tuple[str | int | None, ...]]] = {}
     for op, _ in _instances(program):
         if isinstance(op, Collective) and op.group == group:
-            orders.setdefault(op.stream, []).append((op.op, max(program.nbytes(op.reads), program.nbytes(op.writes))))
+            nbytes = max(program.nbytes(op.reads), program.nbytes(op.writes))
+            orders.setdefault(op.stream, []).append((op.op, nbytes, op.reduce, op.dim, op.root))
     return orders
 
 
@@ -219,12 +243,23 @@ class _Dry:
         return len(self.arrived[key]) == len(key[1]) if key[0] == "collective" else len(self.posted[key]) == 2
 
 
+def _named(program: Program) -> bool:
+    """Do its calls and ops name bodies, buffers and slots that exist?"""
+    try:
+        check_names(program)
+    except InvalidProgram:
+        return False
+    return True
+
+
 def verify(workload: Workload) -> tuple[Violation, ...]:
     """All violations of a Workload, empty when it may be simulated and started. Never raises for an unsound Workload."""
+    found = unresolved(workload)
+    if found:
+        return tuple(found)
     first: dict[int, int] = {}
     for rank, c in enumerate(workload.class_of_rank.tolist()):
         first.setdefault(c, rank)
-    found: list[Violation] = []
     resolved: dict[int, Resolved] = {}
     replicated = REPLICATED in workload.groups and workload.groups[REPLICATED].shape[1] > 1
     for c in first:
@@ -232,8 +267,11 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
             resolved[c] = workload.programs[c].resolved
         except InvalidProgram as e:
             found.append(Violation(f"class {c}", "program", str(e)))
-        found += _gradients(c, workload.programs[c], replicated)
-    found += _channels(workload, first) + _collectives(workload, first)
+    named = {c: rank for c, rank in first.items() if c in resolved or _named(workload.programs[c])}
+    for c in named:
+        found += _gradients(c, workload.programs[c], replicated) + _unread_shards(c, workload.programs[c])
+    if len(named) == len(first):
+        found += _channels(workload, first) + _collectives(workload, first)
     if len(resolved) == len(first):
         stuck = _Dry(workload, resolved, first).run()
         found += [Violation(f"rank {first[c]}", resolved[c].text(i), "can never start or end (deadlock in a dry run)") for c, i in stuck]

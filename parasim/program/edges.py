@@ -124,7 +124,7 @@ class _Body(NamedTuple):
     inner: IntArray
 
 
-def _check_names(program: Program) -> None:
+def check_names(program: Program) -> None:
     """Every body, buffer, slot and window that is named exists. Raises InvalidProgram."""
     widest: dict[str, int] = {}
     for name, body in program.bodies.items():
@@ -149,7 +149,7 @@ class _Reader:
     """Digests bodies: names become numbers, and what never leaves a call is separated from what may."""
 
     def __init__(self, program: Program) -> None:
-        _check_names(program)
+        check_names(program)
         self.program = program
         self.names = {n: i for i, n in enumerate(program.buffers)}
         self.streams: dict[str, int] = {}

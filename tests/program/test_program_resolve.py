@@ -110,8 +110,11 @@ def one(reads: tuple[Ref, ...], writes: tuple[Ref, ...], stream: str = "compute"
     return Compute(label=Label("W", 2, 0, 7), stream=stream, kernels=(Kernel("delay", reads, writes, (1.0,), "bf16"),), **more)
 
 
+X = Buffer("x", (1,), "bf16", "activations")
+
+
 def test_a_read_before_any_write_names_op_and_buffer() -> None:
-    program = Program({"x": Buffer("x", (1,), "bf16", "activations")}, {"W2": (one((Ref("x", 0),), ()),)}, (Call("W2", (3,)),))
+    program = Program({"x": X}, {"W2": (one((Ref("x", 0),), ()),)}, (Call("W2", (3,)),))
     with pytest.raises(InvalidProgram, match=r"2W3 layer 7 delay \[compute\] reads x\[3\] before anything wrote it"):
         resolve(program)
 
@@ -126,8 +129,8 @@ def test_an_undeclared_buffer_is_named() -> None:
     ("program", "words"),
     [
         (Program({}, {}, (Call("F9", (0,)),)), "F9"),
-        (Program({"x": Buffer("x", (1,), "bf16", "activations")}, {"F0": (one((), (Ref("x", 1),)),)}, (Call("F0", (0,)),)), "F0 with 1 "),
-        (Program({"x": Buffer("x", (1,), "bf16", "activations")}, {"F0": (one((), (Ref("x", 0),), window="w"),)}, (Call("F0", (0,)),) ), "window w has no size"),
+        (Program({"x": X}, {"F0": (one((), (Ref("x", 1),)),)}, (Call("F0", (0,)),)), "F0 with 1 "),
+        (Program({"x": X}, {"F0": (one((), (Ref("x", 0),), window="w"),)}, (Call("F0", (0,)),)), "window w has no size"),
     ],
     ids=["a call of no body", "a slot beyond the call's microbatches", "a window without a size"],
 )

@@ -1,0 +1,46 @@
+"""Names that a Workload must resolve: classes of ranks, groups, peers. Everything else in `checks` relies on them."""
+
+from __future__ import annotations
+
+from ..errors import Violation
+from .ops import P2P, Collective
+from .text import describe
+from .workload import Workload
+
+
+def unresolved(workload: Workload) -> list[Violation]:
+    """A violation per class without a Program, per group or peers array that is missing, and per rank that is in no group or has no peer."""
+    found: list[Violation] = []
+    ranks: dict[int, list[int]] = {}
+    for rank, c in enumerate(workload.class_of_rank.tolist()):
+        ranks.setdefault(c, []).append(rank)
+    for c, members in ranks.items():
+        if not 0 <= c < len(workload.programs):
+            found.append(Violation(f"rank {members[0]}", f"class {c}", f"has no Program; there are {len(workload.programs)}"))
+            continue
+        asked: dict[tuple[str, str], str] = {}
+        for body in workload.programs[c].bodies.values():
+            for op in body:
+                names = [("group", op.group)] if isinstance(op, Collective) else []
+                names += [("peers", m.peer) for m in (*op.sends, *op.recvs)] if isinstance(op, P2P) else []
+                asked |= {name: describe(op) for name in names if name not in asked}
+        for (kind, name), text in asked.items():
+            missing = _outside_group(workload, name, members) if kind == "group" else _without_peer(workload, name, members)
+            found += [Violation(f"class {c}", text, f"names {kind} {name}, {missing}")] if missing else []
+    return found
+
+
+def _outside_group(workload: Workload, name: str, ranks: list[int]) -> str:
+    if name not in workload.groups:
+        return f"which the Workload does not have; known: {', '.join(workload.groups) or 'none'}"
+    held = set(workload.groups[name].ravel().tolist())
+    rank = next((r for r in ranks if r not in held), None)
+    return "" if rank is None else f"which does not hold rank {rank}"
+
+
+def _without_peer(workload: Workload, name: str, ranks: list[int]) -> str:
+    if name not in workload.peers:
+        return f"which the Workload does not have; known: {', '.join(workload.peers) or 'none'}"
+    peers = workload.peers[name]
+    rank = next((r for r in ranks if not 0 <= peers[r] < workload.world), None)
+    return "" if rank is None else f"where the peer of rank {rank} is {peers[rank]}: none of 0 to {workload.world - 1}"
