@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .ops import P2P, Collective, Compute, Op, Ref
-from .workload import Program, buffer_bytes
+from .workload import Call, Program, buffer_bytes
 
 SLOT_NAMES = ("i", "j")
 
@@ -39,6 +39,8 @@ def _body_line(op: Op) -> str:
     label = op.label
     tags = [f"layer {label.layer}" if label.layer >= 0 else "", f"after {','.join(op.after)}" if op.after else ""]
     tags.append(f"window {op.window}" if op.window else "")
+    if isinstance(op, Collective):
+        tags += [f"dim {op.dim}" if op.dim is not None else "", f"root {op.root}" if op.root else "", op.reduce if op.reduce != "sum" else ""]
     tail = "  " + " ".join(t for t in tags if t) if any(tags) else ""
     if isinstance(op, Compute):
         kernels = "; ".join(f"{k.name}({', '.join(map(str, k.dims))})" for k in op.kernels)
@@ -46,19 +48,22 @@ def _body_line(op: Op) -> str:
     return f"  {label.phase:<4} [{op.stream}] {_what(op)}: {_refs(op.reads)} -> {_refs(op.writes)}{tail}"
 
 
-def _call(body: str, microbatches: Sequence[int]) -> str:
-    return f"{body}({','.join(map(str, microbatches))})" if microbatches else body
+def _call(call: Call) -> str:
+    """A call, with its step unless it is the first."""
+    slots = f"({','.join(map(str, call.microbatches))})" if call.microbatches else ""
+    return f"{call.body}{slots}" + (f"@{call.step}" if call.step else "")
 
 
 def render(program: Program) -> str:
     """The whole Program: its calls in order, every body once, its buffers with shape, dtype, category and bytes."""
-    lines = ["calls: " + " ".join(_call(c.body, c.microbatches) for c in program.calls)]
+    lines = ["calls: " + " ".join(map(_call, program.calls))]
     for name, body in program.bodies.items():
         lines += ["", f"{name}:", *map(_body_line, body)]
     lines += ["", "buffers:"]
     for buffer in program.buffers.values():
         shape = "x".join(map(str, buffer.shape))
         shard = f" shard {','.join(f'dim {d} over {a}' for d, a in buffer.shard)}" if buffer.shard else ""
+        shard += f" of {','.join(buffer.of)}" if buffer.of else ""
         kept = " persistent" if buffer.persistent else ""
         lines.append(f"  {buffer.name}: {shape} {buffer.dtype} {buffer.category}{kept}{shard} {buffer_bytes(buffer)} B")
     if program.windows:
