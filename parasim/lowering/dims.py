@@ -62,7 +62,7 @@ def _elements(k: Kernel, s: Shape) -> Dims:
 
 DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
     {
-        "sample": lambda k, s: (s(k.writes[0])[0], k.dims[0] if k.dims else s(k.writes[0])[-1]),
+        "sample": lambda k, s: (prod(s(k.writes[0])), k.dims[0]) if k.dims else s(k.writes[0]),
         "delay": lambda k, s: k.dims,
         "linear": _linear,
         "linear_input_grad": _linear_input_grad,

@@ -155,7 +155,7 @@ class TransformerWriter:
 
     def embedding(self, x: Ref) -> None:
         m, d = self.model, self.draft
-        tokens = d.buffer("tokens", (self.rows,), "activations", dtype="int32")
+        tokens = d.buffer("tokens", (self.batch, self.sequence), "activations", dtype="int32")
         weights = [d.parameter("embedding.weight", (m.vocab, self.h), cut=0)]
         if m.positions == "learned":
             weights.append(d.parameter("positions.weight", (m.max_positions, self.h)))

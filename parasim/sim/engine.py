@@ -24,9 +24,10 @@ from ..program.edges import Resolved
 from ..program.ops import COMPUTE, P2P, Collective, Compute, Msg, Op
 from ..program.workload import Program, Workload
 from ..topology.cluster import Cluster
-from .fold import Fold, fold, kind_of
+from .fold import Fold, LoadKey, fold, kind_of
+from .fuse import fuse
 from .network import Network, Path
-from .traffic import Traffic, collective_bytes, collective_key, message_key
+from .traffic import Traffic, collective_bytes, collective_key, is_message, message_key
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -38,25 +39,30 @@ class Transfer:
     rank: int
     op: int
     bytes: float
-    loads: Hashable
+    loads: LoadKey
     start: float
     end: float
 
 
-class _Move(NamedTuple):
+class Move(NamedTuple):
     """A phase of a plan in the folded network: latency, then bytes along a path. `loads` is its key in the fold."""
 
     latency: float
     bytes: float
     path: Path | None
-    loads: Hashable
+    loads: LoadKey
+
+    @property
+    def seconds(self) -> float:
+        """Its time alone on its links."""
+        return self.latency + (self.bytes / self.path.solo if self.path is not None else 0.0)
 
 
 class _Route(NamedTuple):
     """How a rank's collective runs: its group, what it moves, the representatives that must meet."""
 
     group: str
-    moves: tuple[_Move, ...]
+    moves: tuple[Move, ...]
     present: tuple[int, ...]
 
 
@@ -69,17 +75,31 @@ class _Step(NamedTuple):
 
 
 class Rank:
-    """A simulated rank: its resolved Program and the times of its ops (nan: not yet)."""
+    """A simulated rank: its resolved Program, its runs, and the times of its ops (nan: not yet)."""
 
     def __init__(self, rank: int, c: int, program: Program) -> None:
         self.rank, self.c, self.program = rank, c, program
         self.resolved: Resolved = program.resolved
         n = len(self.resolved)
-        self.ready, self.start, self.end = [np.nan] * n, [np.nan] * n, [np.nan] * n
+        self.ready, self.start, self.end = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
         self.done = bytearray(n)
         self.waited: dict[int, simpy.Event] = {}
         self.steps: dict[str, list[_Step]] = {}
         self.edges = {i: self.resolved.waits(int(i)) for i in np.nonzero(np.diff(self.resolved.edge_start))[0].tolist()}
+        self.runs = fuse(self.resolved, np.full(n, np.nan))
+
+    def fused(self, seconds: NDArray[np.float64]) -> None:
+        """Group the ops into runs, given what is known of their seconds; `began` holds when each run starts."""
+        self.seconds = seconds
+        self.runs = fuse(self.resolved, seconds)
+        self.began = np.full(len(self.runs.seconds), np.nan)
+
+    def unfold(self) -> None:
+        """Give every op of a fused run its own times."""
+        inside = ~np.isnan(self.seconds)
+        start = self.began[self.runs.run] + self.runs.offset
+        self.ready[inside] = self.start[inside] = start[inside]
+        self.end[inside] = start[inside] + self.seconds[inside]
 
 
 @dataclass
@@ -113,63 +133,103 @@ class Engine:
         self._changed: dict[int, simpy.Event] = {}
         self._meetings: dict[Hashable, _Meeting] = {}
         self._ordinals: Counter[Hashable] = Counter()
-        self._outgoing: dict[Hashable, tuple[tuple[_Move, ...], int, int]] = {}
+        self._outgoing: dict[Hashable, tuple[tuple[Move, ...], int, int]] = {}
 
     def run(self) -> None:
         """Replay to the end. Raises Deadlock naming what is stuck."""
         for rank in self.ranks:
             rank.steps = {name: [self._step(rank, op) for op in body] for name, body in rank.program.bodies.items()}
-            order = np.argsort(rank.resolved.stream, kind="stable")
-            bounds = np.searchsorted(rank.resolved.stream[order], np.arange(len(rank.resolved.streams) + 1))
+        users = self._users()
+        for rank in self.ranks:
+            rank.fused(self._known_seconds(rank, users))
+            streams = rank.resolved.stream[rank.runs.order[rank.runs.first[:-1]]]
             for s in range(len(rank.resolved.streams)):
-                mine = order[bounds[s] : bounds[s + 1]].tolist()
-                if mine:
-                    self.env.process(self._stream(rank, mine))
+                mine = np.nonzero(streams == s)[0]
+                if len(mine):
+                    self.env.process(self._stream(rank, range(int(mine[0]), int(mine[-1]) + 1)))
         self.env.run()
         stuck = tuple((rank.rank, rank.resolved.text(i)) for rank in self.ranks for i in self._heads(rank))
         if stuck:
             raise Deadlock("deadlock: " + "; ".join(f"rank {r} is stuck at {text}" for r, text in stuck[:12]), stuck)
+        for rank in self.ranks:
+            rank.unfold()
 
     @staticmethod
     def _heads(rank: Rank) -> list[int]:
         """The first op of every stream that has not ended."""
         heads: dict[int, int] = {}
-        for i in np.nonzero(np.frombuffer(rank.done, dtype=np.uint8) == 0)[0].tolist():
+        last = rank.runs.order[rank.runs.first[1:] - 1]
+        for k in np.nonzero(np.frombuffer(rank.done, dtype=np.uint8)[last] == 0)[0].tolist():
+            i = int(rank.runs.order[rank.runs.first[k]])
             heads.setdefault(int(rank.resolved.stream[i]), i)
         return list(heads.values())
 
-    def _stream(self, rank: Rank, mine: list[int]) -> Process:
-        env, done, waited, edges, slows = self.env, rank.done, rank.waited, rank.edges, self._slows
-        steps = [rank.steps[call.body] for call in rank.program.calls]
-        call, position = rank.resolved.call.tolist(), rank.resolved.position.tolist()
-        for i in mine:
+    def _users(self) -> dict[int, set[Hashable]]:
+        """Who uses each link colour: the (class, stream) of collectives inside one class, anything else by itself."""
+        users: dict[int, set[Hashable]] = defaultdict(set)
+        for rank in self.ranks:
+            for step in {id(s.route): s for body in rank.steps.values() for s in body if s.route is not None}.values():
+                assert step.route is not None
+                for move in step.route.moves:
+                    for link in self.fold.loads[move.loads]:
+                        users[link].add((step.route.present, step.op.stream))
+        for (kind, p), loads in self.fold.loads.items():
+            if is_message(kind):
+                for link in loads:
+                    users[link].add((kind, p))
+        return users
+
+    def _known_seconds(self, rank: Rank, users: dict[int, set[Hashable]]) -> NDArray[np.float64]:
+        """Seconds of every op instance whose duration nothing else can change, nan for the others."""
+        table = {name: np.array([self._known(step, users) for step in body]) for name, body in rank.steps.items()}
+        return np.concatenate([table[c.body] for c in rank.program.calls]) if rank.program.calls else np.zeros(0)
+
+    def _known(self, step: _Step, users: dict[int, set[Hashable]]) -> float:
+        if self._slows or isinstance(step.op, P2P):
+            return np.nan
+        if step.route is None:
+            return step.price
+        me = {(step.route.present, step.op.stream)}
+        alone = len(step.route.present) == 1 and all(users[link] == me for move in step.route.moves for link in self.fold.loads[move.loads])
+        return sum(move.seconds for move in step.route.moves) if alone else np.nan
+
+    def _stream(self, rank: Rank, mine: range) -> Process:
+        env, done, waited, edges = self.env, rank.done, rank.waited, rank.edges
+        order, first, length = rank.runs.order.tolist(), rank.runs.first.tolist(), rank.runs.seconds.tolist()
+        for k in mine:
+            i = order[first[k]]
             for e in edges.get(i, ()):
                 if not done[e]:
                     event = waited.get(e)
                     if event is None:
                         event = waited[e] = env.event()
                     yield event
-            rank.ready[i] = env.now
-            op, price, route = steps[call[i]][position[i]]
-            if route is not None and len(route.present) == 1 and not slows:
-                rank.start[i] = env.now
-                yield from self._transfer(route.moves, rank.rank, i)
-            elif route is not None:
-                yield from self._collective(rank, i, op.stream, route)
-            elif isinstance(op, P2P):
-                yield from self._p2p(rank, i, op)
+            seconds = length[k]
+            if seconds == seconds:  # known: a fused run
+                rank.began[k] = env.now
+                i = order[first[k + 1] - 1]
+                if seconds > 0:
+                    yield env.timeout(seconds)
             else:
-                rank.start[i] = env.now
-                if slows:
-                    yield from self._rated(rank, price)
-                elif price > 0:
-                    yield env.timeout(price)
-            rank.end[i] = env.now
+                yield from self._replay(rank, i)
             done[i] = 1
             self.events += 1
             event = waited.pop(i, None)
             if event is not None:
                 event.succeed()
+
+    def _replay(self, rank: Rank, i: int) -> Process:
+        """One op whose end depends on others."""
+        rank.ready[i] = self.env.now
+        op, price, route = rank.steps[rank.program.calls[int(rank.resolved.call[i])].body][int(rank.resolved.position[i])]
+        if route is not None:
+            yield from self._collective(rank, i, op.stream, route)
+        elif isinstance(op, P2P):
+            yield from self._p2p(rank, i, op)
+        else:
+            rank.start[i] = self.env.now
+            yield from self._rated(rank, price)
+        rank.end[i] = self.env.now
 
     def _step(self, rank: Rank, op: Op) -> _Step:
         if isinstance(op, Compute):
@@ -182,12 +242,12 @@ class Engine:
             return _Step(op, 0.0, _Route(op.group, self._moves(plan, kind_of(key, ranks, self.fold.colour)), present))
         return _Step(op, 0.0, None)
 
-    def _moves(self, plan: CollectivePlan, kind: Hashable) -> tuple[_Move, ...]:
+    def _moves(self, plan: CollectivePlan, kind: Hashable) -> tuple[Move, ...]:
         moves = []
         for p, phase in enumerate(plan.phases):
             loads = self.fold.loads[kind, p]
             path = self.network.path(loads) if phase.bytes > 0 and loads else None
-            moves.append(_Move(phase.latency, phase.bytes, path, (kind, p)))
+            moves.append(Move(phase.latency, phase.bytes, path, (kind, p)))
         return tuple(moves)
 
     def _rated(self, rank: Rank, work: float) -> Process:
@@ -265,19 +325,19 @@ class Engine:
             self.env.process(self._deliver(meeting, ends, *self._outgoing.pop((name, ordinal))))
         return meeting
 
-    def _message(self, rank: Rank, m: Msg) -> tuple[_Move, ...]:
+    def _message(self, rank: Rank, m: Msg) -> tuple[Move, ...]:
         target = int(self.workload.peers[m.peer][rank.rank])
         key = message_key(rank.c, rank.program, m)
         plan = self.traffic.message(rank.program.nbytes((m.buffer,)), rank.rank, target)
         return self._moves(plan, kind_of(key, (rank.rank, target), self.fold.colour))
 
-    def _deliver(self, meeting: _Meeting, ends: tuple[int, int], moves: tuple[_Move, ...], sender: int, i: int) -> Process:
+    def _deliver(self, meeting: _Meeting, ends: tuple[int, int], moves: tuple[Move, ...], sender: int, i: int) -> Process:
         self._fly(ends, "p2p", 1)
         yield from self._transfer(moves, sender, i)
         self._fly(ends, "p2p", -1)
         meeting.event.succeed()
 
-    def _transfer(self, moves: tuple[_Move, ...], rank: int, i: int) -> Process:
+    def _transfer(self, moves: tuple[Move, ...], rank: int, i: int) -> Process:
         """The phases of a plan, one after the other: latency, then bytes on the links."""
         for latency, nbytes, path, loads in moves:
             if latency > 0:

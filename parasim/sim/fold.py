@@ -20,6 +20,7 @@ from ..topology.cluster import Cluster
 from .traffic import Instance, Traffic, link_loads
 
 LinkColour = int
+LoadKey = tuple[Hashable, int]  # (transfer kind, phase)
 SEND = "send"  # the op name of a message's plan: its two ends are told apart
 
 
@@ -32,7 +33,7 @@ class Fold:
     representative: IntArray
     link_colour: Mapping[int, LinkColour]
     links: tuple[tuple[str, str, float, int], ...]
-    loads: Mapping[Hashable, Mapping[LinkColour, float]]
+    loads: Mapping[LoadKey, Mapping[LinkColour, float]]
     reasons: tuple[str, ...]
 
     @property
@@ -85,7 +86,7 @@ def _by_colour(instances: Mapping[Hashable, list[Instance]], colour: IntArray) -
     return out
 
 
-def _link_signatures(cluster: Cluster, capacity: NDArray[np.float64], loads: Mapping[int, Mapping[Hashable, float]]) -> dict[int, Hashable]:
+def _link_signatures(cluster: Cluster, capacity: NDArray[np.float64], loads: Mapping[int, Mapping[LoadKey, float]]) -> dict[int, Hashable]:
     return {
         link: (cluster.links[link].kind, float(capacity[link]), tuple(sorted(((repr(k), round(v, 12)) for k, v in row.items()))))
         for link, row in sorted(loads.items())
@@ -116,9 +117,9 @@ def _link_table(cluster: Cluster, capacity: NDArray[np.float64], link_colour: Ma
 
 
 def _loads(
-    kinds: Mapping[Hashable, list[Instance]], loads: Mapping[int, Mapping[Hashable, float]], link_colour: Mapping[int, int]
-) -> dict[Hashable, dict[int, float]]:
-    out: dict[Hashable, dict[int, float]] = {(k, p): {} for k, sets in kinds.items() for p in range(max(len(i.plan.phases) for i in sets))}
+    kinds: Mapping[Hashable, list[Instance]], loads: Mapping[int, Mapping[LoadKey, float]], link_colour: Mapping[int, int]
+) -> dict[LoadKey, dict[int, float]]:
+    out: dict[LoadKey, dict[int, float]] = {(k, p): {} for k, sets in kinds.items() for p in range(max(len(i.plan.phases) for i in sets))}
     for link, row in loads.items():
         for key, load in row.items():
             out[key][link_colour[link]] = load

@@ -13,7 +13,7 @@ from ..cost.pricing import PRICES, flops
 from ..program.ops import P2P, Collective, Compute
 from ..timeline import Timeline
 from ..timeline_columns import names, op_columns
-from .engine import Engine, Rank
+from .engine import Engine, Move, Rank
 from .traffic import collective_bytes
 
 EXCLUDED = ("dropout masks",)
@@ -25,7 +25,7 @@ def record(engine: Engine) -> Timeline:
     ops, edges, memory, first = [], [], [], dict[int, int]()
     at = 0
     for rank in engine.ranks:
-        rows, waits, births = op_columns(rank.rank, rank.resolved, streams, phases, buffers, *map(np.array, (rank.ready, rank.start, rank.end)))
+        rows, waits, births = op_columns(rank.rank, rank.resolved, streams, phases, buffers, rank.ready, rank.start, rank.end)
         rows["bytes"] = _wire_bytes(engine, rank)
         first[rank.rank] = at
         for column in waits.dtype.names or ():
@@ -62,8 +62,36 @@ def _sent(engine: Engine, rank: Rank, op: Compute | Collective | P2P) -> float:
 
 
 def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
-    rows = [(first[t.rank] + t.op, link, t.bytes * load, t.start, t.end) for t in engine.transfers for link, load in engine.fold.loads[t.loads].items()]
-    return np.array(rows, dtype=tl.FLOWS)
+    """What every transfer put on one link of each colour: those the engine replayed, then those inside fused runs."""
+    replayed = [(first[t.rank] + t.op, link, t.bytes * load, t.start, t.end) for t in engine.transfers for link, load in engine.fold.loads[t.loads].items()]
+    parts = [np.array(replayed, dtype=tl.FLOWS)]
+    for rank in engine.ranks:
+        calls: dict[str, list[int]] = {}
+        starts = np.concatenate([[0], np.cumsum([len(rank.program.bodies[c.body]) for c in rank.program.calls])])
+        for at, call in zip(starts.tolist(), rank.program.calls, strict=False):
+            calls.setdefault(call.body, []).append(at)
+        for name, begins in calls.items():
+            for position, step in enumerate(rank.steps[name]):
+                if step.route is not None and step.route.moves:
+                    parts += _fused_flows(engine, rank, np.array(begins) + position, step.route.moves, first[rank.rank])
+    return np.concatenate(parts)
+
+
+def _fused_flows(engine: Engine, rank: Rank, instances: NDArray[np.int64], moves: tuple[Move, ...], first: int) -> list[NDArray[Any]]:
+    """The transfers of the instances of one collective template that were fused."""
+    instances = instances[~np.isnan(rank.seconds[instances])]
+    parts, at = [], rank.start[instances]
+    for move in moves if len(instances) else ():
+        loads = engine.fold.loads[move.loads]
+        end = at + move.seconds
+        rows = np.zeros((len(instances), len(loads)), dtype=tl.FLOWS)
+        rows["op"] = (first + instances)[:, None]
+        rows["link"] = np.array(list(loads), dtype=np.int64)
+        rows["bytes"] = move.bytes * np.array(list(loads.values()))
+        rows["start"], rows["end"] = (at + move.latency)[:, None], end[:, None]
+        parts.append(rows.ravel())
+        at = end
+    return parts
 
 
 def _meta(engine: Engine) -> dict[str, Any]:

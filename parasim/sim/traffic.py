@@ -83,6 +83,11 @@ def message_key(c: int, program: Program, m: Msg) -> Hashable:
     return "send", c, m.peer, m.channel, program.nbytes((m.buffer,))
 
 
+def is_message(kind: Hashable) -> bool:
+    """Is a kind of the fold, (key, colours), that of messages?"""
+    return isinstance(kind, tuple) and isinstance(kind[0], tuple) and kind[0][0] == "send"
+
+
 def _kinds(c: int, program: Program) -> Iterable[tuple[Hashable, Collective | Msg, int]]:
     """Distinct collectives and sent messages of a Program with their bytes."""
     found: dict[Hashable, tuple[Collective | Msg, int]] = {}
@@ -107,9 +112,9 @@ def collective_bytes(program: Program, op: Collective) -> int:
     return max(program.nbytes(op.reads), program.nbytes(op.writes))
 
 
-def link_loads(instances: Mapping[Hashable, list[Instance]]) -> dict[int, dict[Hashable, float]]:
+def link_loads(instances: Mapping[Hashable, list[Instance]]) -> dict[int, dict[tuple[Hashable, int], float]]:
     """Bytes per byte of progress that each (kind, phase) puts on each link, summed over its instances."""
-    loads: dict[int, dict[Hashable, float]] = {}
+    loads: dict[int, dict[tuple[Hashable, int], float]] = {}
     for key, sets in instances.items():
         for instance in sets:
             for p, phase in enumerate(instance.plan.phases):
