@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from .api import DPI, execute, load, lower, op_seconds, writable
 from .collectives.table import parse_ranks, parse_sizes, rows
 from .config import Run
 from .cost.profile import load_profile, save_profile
-from .errors import Malformed
+from .errors import Failed, Malformed
 from .memory import memory_bound
 from .model.layers import parameters
 from .model.spec import Fixed
@@ -21,6 +20,7 @@ from .schedules import SCHEDULES
 from .timeline import Timeline
 from .topology.loader import load_cluster
 from .units import format_bandwidth, format_bytes, format_memory, format_seconds
+from .words import nearest
 
 PICTURES = ("gantt", "memory", "links")
 FORMATS = (".png", ".svg", ".pdf")
@@ -31,8 +31,7 @@ def known(value: str, names: Iterable[str], what: str) -> str:
     names = list(names)
     if value in names:
         return value
-    near = difflib.get_close_matches(value, names, 1)
-    raise Malformed(f"{what} {value!r} is unknown" + (f", did you mean {near[0]!r}?" if near else "") + f" (known: {', '.join(names)})")
+    raise Malformed(f"{what} {value!r} is unknown; {nearest(value, names)}")
 
 
 def number_list(flag: str, text: str, count: int) -> tuple[float, ...]:
@@ -190,8 +189,14 @@ def execute_run(path: Path | None, overrides: Sequence[str], *, backend: str, co
     if isinstance(run.plan.model, Fixed) and compute != "sleep":
         raise Malformed(f"compute {compute!r}: a model of kind fixed has times but no tensors; legal: sleep")
     durations = op_seconds(run) if compute == "sleep" else None
-    measured = execute(lower(run.plan), backend, compute, steps=steps, timeout=timeout, durations=durations)  # type: ignore[arg-type]
     lead = int(os.environ.get("RANK", "0")) == 0
+    try:
+        measured = execute(lower(run.plan), backend, compute, steps=steps, timeout=timeout, durations=durations)  # type: ignore[arg-type]
+    except Failed as error:
+        partial = getattr(error, "timeline", None)
+        if lead and partial is not None:
+            partial.save(out)
+        raise
     if lead:
         measured.save(out)
     return lead, f"measured step {format_seconds(measured.makespan)} on {run.plan.layout.degrees.world} ranks; wrote {out}"
