@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from ..cost.profile import Profile
 from ..errors import Malformed
 from ..topology.cluster import Cluster, Link
 from .group import Group, Round
-from .selection import ring_order, select
+from .selection import ALGORITHMS, Choice, ring_order, select
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def plan(
 
     `nbytes` is the larger of a rank's two buffers (all_gather: the output, reduce_scatter: the input, all_to_all: the whole send buffer).
     `shares[i, j]`, for an uneven all_to_all, is the part of `nbytes` that member i sends to member j. `root` is a position in `members`.
+    Where the profile holds numbers of several algorithms of `op`, "auto" takes the one that is fastest alone on the network.
     One member, or zero bytes (but for a barrier): no phase. Raises `Malformed`, and `Unreachable` across a partition.
     """
     _check(op, nbytes, members, cluster, root, shares)
@@ -72,31 +74,65 @@ def plan(
     choice = select(op, profile.backend, "node" if len(nodes) == 1 else "nodes", nbytes, algorithm)
     if len(members) == 1 or (nbytes == 0 and op != "barrier"):
         return CollectivePlan(op, choice.name, choice.reason, (), 0.0)
+    group = group_of(members, cluster, profile, root, shares)
+    rivals = contenders(op, profile) if algorithm == "auto" else ()
+    if len(rivals) < 2:
+        return price(op, choice, choice.run(group), nbytes, group, profile)
+    choices = [select(op, profile.backend, "any", nbytes, name) for name in rivals]
+    return fastest([price(op, c, c.run(group), nbytes, group, profile) for c in choices], cluster, profile)
+
+
+def group_of(members: Sequence[str], cluster: Cluster, profile: Profile, root: int = 0, shares: NDArray[np.float64] | None = None) -> Group:
+    """What an algorithm sees of `members`: their rings as the profile's back end orders them, and its latencies per link."""
     names = tuple(members)
     extra = _PerKind(profile, "network.latency", 0.0)
-    group = Group(names, cluster, ring_order(profile.backend)(names, cluster), extra, root, shares)
-    rounds = choice.run(group)
-    phases = _phases(op, nbytes, rounds, profile)
-    return CollectivePlan(op, choice.name, choice.reason, phases, nbytes * sum(r.sent for r in rounds))
+    return Group(names, cluster, ring_order(profile.backend)(names, cluster), extra, root, shares)
 
 
-def _phases(op: str, nbytes: float, rounds: Sequence[Round], profile: Profile) -> tuple[Phase, ...]:
-    """Rounds with the profile's latency per call and per step and its bandwidth factor."""
-    call = profile.get(f"collective.{op}.latency", 0.0)
-    step = profile.get(f"collective.{op}.step_latency", 0.0)
-    factor = profile.get(f"collective.{op}.bandwidth_factor", 1.0)
-    return tuple(
-        Phase(
-            latency=r.latency + r.steps * step + (call if i == 0 else 0.0),
-            bytes=nbytes if r.weights else 0.0,
-            weights=tuple(sorted((link, weight / factor) for link, weight in r.weights.items())),
-        )
-        for i, r in enumerate(rounds)
-    )
+def contenders(op: str, profile: Profile) -> tuple[str, ...]:
+    """The algorithms of `op` that the profile holds a start-up time of (`algorithm.<name>.latency`), in the order of the table."""
+    return tuple(name for name in ALGORITHMS.get(op, ()) if f"algorithm.{name}.latency" in profile.numbers)
 
 
-def send(nbytes: float, source: str, target: str, cluster: Cluster, profile: Profile) -> CollectivePlan:
-    """One message: its route's latency, then its bytes over every link of the route. Zero bytes, or to itself: no phase."""
+def fastest(plans: Sequence[CollectivePlan], cluster: Cluster, profile: Profile) -> CollectivePlan:
+    """The plan that takes least time alone on the network; its reason names the others and their times."""
+    timed = sorted(((seconds(p, cluster, profile), i) for i, p in enumerate(plans)))
+    best = plans[timed[0][1]]
+    others = ", ".join(f"{plans[i].algorithm} {time * 1e6:.4g} us" for time, i in timed[1:])
+    return replace(best, reason=f"fastest by profile {profile.name}: {timed[0][0] * 1e6:.4g} us, not {others}")
+
+
+def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile) -> CollectivePlan:
+    """`rounds` of the chosen algorithm for `nbytes`, with what the profile says of the op, the algorithm and the way its protocols start.
+
+    Protocols (as NCCL's LL and Simple): small messages go by one with short latencies and dear bytes (1 + small_message_cost times as long),
+    large ones by one with full rate and long latencies (1 + large_message_latency times). The cheaper one holds; what it costs beyond
+    latency and rate is latency of the first phase, so that no byte is counted twice on a link.
+    """
+    at = f"algorithm.{choice.name}"
+    step = profile.get(f"collective.{op}.step_latency", 0.0) + profile.get(f"{at}.step_latency", 0.0)
+    factor = profile.get(f"collective.{op}.bandwidth_factor", 1.0) * profile.get(f"{at}.bandwidth_factor", 1.0)
+    phases = [
+        Phase(r.latency + r.steps * step, nbytes if r.weights else 0.0, tuple(sorted((link, weight / factor) for link, weight in r.weights.items())))
+        for r in rounds
+    ]
+    start = profile.get(f"collective.{op}.latency", 0.0) + profile.get(f"{at}.latency", 0.0)
+    if op == "all_to_all":
+        start += profile.get("p2p.post", 0.0) * (group.size - min(map(len, group.blocks())))
+    small, large = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.large_message_latency", 0.0)
+    if small and large:
+        rates = _PerKind(profile, "network.bandwidth_factor", 1.0)
+        moving = sum(_moving(phase, group.cluster, rates) for phase in phases)
+        start += min(small * moving, large * sum(phase.latency for phase in phases))
+    phases[0] = replace(phases[0], latency=phases[0].latency + start)
+    return CollectivePlan(op, choice.name, choice.reason, tuple(phases), nbytes * sum(r.sent for r in rounds))
+
+
+def send(nbytes: float, source: str, target: str, cluster: Cluster, profile: Profile, ranks: int = 2) -> CollectivePlan:
+    """One message: its route's latency, then its bytes over every link of the route. Zero bytes, or to itself: no phase.
+
+    `ranks` of the communicator share the channels of each device, where the profile limits them.
+    """
     if nbytes < 0:
         raise Malformed(f"bytes={nbytes:g} is negative; a message has 0 bytes or more")
     if nbytes == 0 or source == target:
@@ -104,9 +140,28 @@ def send(nbytes: float, source: str, target: str, cluster: Cluster, profile: Pro
     route = cluster.route(source, target)
     extra = _PerKind(profile, "network.latency", 0.0)
     latency = sum(cluster.links[i].latency + extra[cluster.links[i].kind] for i in route) + profile.get("p2p.latency", 0.0)
-    weight = 1 / profile.get("p2p.bandwidth_factor", 1.0)
-    phase = Phase(latency, nbytes, tuple((i, weight) for i in route))
+    slower = 1 / profile.get("p2p.bandwidth_factor", 1.0)
+    factor = _PerKind(profile, "network.bandwidth_factor", 1.0)
+    limit = channel_rate(nbytes, ranks, profile)
+    weights = {i: max(slower, _effective(cluster.links[i], factor) / limit) for i in route}
+    least = min(weights.values())  # the narrowest link of the route decides; the wider ones carry the bytes as they are
+    phase = Phase(latency, nbytes, tuple((i, least) for i in route))
     return CollectivePlan("send", "route", "point to point", (phase,), nbytes)
+
+
+def channel_rate(nbytes: float, ranks: int, profile: Profile) -> float:
+    """Bytes/s at which one message can be fed: channels it gets times the rate of one (NCCL: src/enqueue.cc, src/graph/paths.cc).
+
+    With c channels and n ranks a message starts on c/n of them and takes twice as many, up to 4 c/n, while each would carry more than
+    `p2p.channel_bytes`. inf where the profile has no limit.
+    """
+    channels, rate, most = (profile.get(f"p2p.{key}", 0.0) for key in ("channels", "channel_bandwidth", "channel_bytes"))
+    if not channels or not rate:
+        return math.inf
+    used, ceiling = (max(1.0, 2.0 ** math.floor(math.log2(max(1.0, share)))) for share in (channels / ranks, min(channels, 4 * channels / ranks)))
+    while most and used < ceiling and nbytes / used > most:
+        used *= 2
+    return used * rate
 
 
 def capacity(cluster: Cluster, profile: Profile) -> NDArray[np.float64]:
@@ -118,11 +173,12 @@ def capacity(cluster: Cluster, profile: Profile) -> NDArray[np.float64]:
 def seconds(plan: CollectivePlan, cluster: Cluster, profile: Profile) -> float:
     """The time of `plan` alone on the network: the sum over phases of latency + bytes / rate of the tightest link."""
     factor = _PerKind(profile, "network.bandwidth_factor", 1.0)
-    total = 0.0
-    for phase in plan.phases:
-        slowest = max((weight / _effective(cluster.links[link], factor) for link, weight in phase.weights), default=0.0)
-        total += phase.latency + phase.bytes * slowest
-    return total
+    return sum(phase.latency + _moving(phase, cluster, factor) for phase in plan.phases)
+
+
+def _moving(phase: Phase, cluster: Cluster, factor: Mapping[str, float]) -> float:
+    """Seconds in which the bytes of `phase` move, alone on the network: those of its tightest link."""
+    return phase.bytes * max((weight / _effective(cluster.links[link], factor) for link, weight in phase.weights), default=0.0)
 
 
 def _effective(link: Link, factor: Mapping[str, float]) -> float:
