@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from ..errors import Malformed
+from ..words import nearest
 from . import binomial, direct, hierarchical, ring, tree
 from .group import Algorithm, RingOrder, rails, rank_order
 
@@ -88,25 +88,19 @@ def select(op: str, backend: str, span: str, nbytes: float, algorithm: str = "au
     algorithm or back end, naming the known ones.
     """
     if op not in ALGORITHMS:
-        raise Malformed(f"op={op!r} is no collective; {_nearest(op, ALGORITHMS)}")
+        raise Malformed(f"op={op!r} is no collective; {nearest(op, ALGORITHMS)}")
     if algorithm != "auto":
         if algorithm not in ALGORITHMS[op]:
-            raise Malformed(f"algorithm={algorithm!r} is not one of {op}; {_nearest(algorithm, ['auto', *ALGORITHMS[op]])}")
+            raise Malformed(f"algorithm={algorithm!r} is not one of {op}; {nearest(algorithm, ['auto', *ALGORITHMS[op]])}")
         return Choice(algorithm, "asked for", ALGORITHMS[op][algorithm])
     for row in TABLE:
         if (row.backend, row.op) == (backend, op) and row.span in ("any", span) and nbytes <= row.upto:
             return Choice(row.algorithm, row.reason, ALGORITHMS[op][row.algorithm])
-    raise Malformed(f"profile.backend={backend!r} has no collectives; {_nearest(backend, RING_ORDER)}")
+    raise Malformed(f"profile.backend={backend!r} has no collectives; {nearest(backend, RING_ORDER)}")
 
 
 def ring_order(backend: str) -> RingOrder:
     """How `backend` orders a ring. Raises `Malformed` for an unknown back end."""
     if backend not in RING_ORDER:
-        raise Malformed(f"profile.backend={backend!r} is unknown; {_nearest(backend, RING_ORDER)}")
+        raise Malformed(f"profile.backend={backend!r} is unknown; {nearest(backend, RING_ORDER)}")
     return RING_ORDER[backend]
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    options = sorted(known)
-    close = difflib.get_close_matches(word, options, n=2, cutoff=0.5)
-    return (f"nearest: {', '.join(close)}; " if close else "") + f"known: {', '.join(options)}"

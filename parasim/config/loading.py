@@ -7,9 +7,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ..documents import Document, Problem, parse, read, refusal
 from ..model.spec import Transformer
 from ..provenance import stamp
-from .document import Document, Problem, parse, read, refusal
 from .named import LOADERS, inputs, load_named, specs, wrong_names
 from .overrides import apply
 from .resolve import resolve

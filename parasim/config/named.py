@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..cost.profile import Profile, load_profile
+from ..documents import Document, Keys, Problem
 from ..errors import Malformed, ParasimError, Refused, Unparsable
 from ..model.catalog import load_model
 from ..model.spec import Model
 from ..topology.cluster import Cluster
 from ..topology.loader import load_cluster
-from .document import Document, Keys, Problem
 
 LOADERS: dict[str, Callable[[Any, int], object]] = {
     "model": lambda spec, devices: load_model(spec),

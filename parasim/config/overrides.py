@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..documents import Document, Keys, Place, Problem, dotted, fragment
 from ..errors import Malformed
-from .document import Document, Keys, Place, Problem, dotted, fragment
 
 
 def apply(document: Document, overrides: Sequence[str]) -> Document:

@@ -8,6 +8,7 @@ from ..errors import InvalidLayout, Violation
 from ..model.spec import Model
 from ..parallel.check import HALF, batch_violation, check, divisors, legal
 from ..parallel.layout import Batch, DataParallel, Degrees, Layout, Optimizer, Pipeline, Tensor, Zero
+from ..parallel.placement import split_layers
 from ..units import format_bytes
 from .not_yet import refusals
 from .plan import Plan
@@ -27,17 +28,6 @@ def resolve(keys: RunKeys, model: Model) -> Plan:
     if broken:
         raise InvalidLayout(broken)
     return Plan(model, layout, tuple(_assumptions(keys, layout)))
-
-
-def split_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage, as even as possible.
-
-    What does not divide goes, one layer each, to the stages in the middle in order of depth, then to the first one (it has the embedding and, under
-    1f1b, the most microbatches in flight); the last one, which has the head and the loss, never gets more than the others.
-    """
-    share, rest = divmod(layers, stages)
-    first_served = [*range(1, stages - 1), 0][:rest]
-    return tuple(share + (stage in first_served) for stage in range(stages))
 
 
 def _sizes(keys: RunKeys) -> tuple[Degrees, Batch, list[Violation]]:

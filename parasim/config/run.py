@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..cost.profile import Profile
+from ..documents import Document
 from ..topology.cluster import Cluster
-from .document import Document
 from .plan import Plan
 
 

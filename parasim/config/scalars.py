@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
@@ -13,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from .. import units
 from ..errors import Malformed
 from ..units import Dimension
+from ..words import closest
 
 CODE = "parasim"
 MOST = 2**53  # what a float holds exactly
@@ -33,12 +33,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def nearest(word: str, legal: Iterable[str]) -> str:
+def hint(word: str, legal: Iterable[str]) -> str:
     """ ", did you mean 'x'?" for a close name, else "; legal: a, b, c"."""
     names = list(legal)
-    lower = {name.casefold(): name for name in names}
-    close = difflib.get_close_matches(word.casefold(), list(lower), n=1, cutoff=0.6)
-    return f", did you mean '{lower[close[0]]}'?" if close else f"; legal: {', '.join(names)}"
+    close = closest(word, names, 1, cutoff=0.6)
+    return f", did you mean '{close[0]}'?" if close else f"; legal: {', '.join(names)}"
 
 
 def _whole(value: object, minimum: int, also: str = "", maximum: int = MOST) -> int:

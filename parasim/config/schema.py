@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from ..parallel.layout import DataParallel
 from ..units import Dimension
-from .scalars import Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, nearest, shown, wrong
+from .scalars import Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, hint, shown, wrong
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 Precision = Literal["bf16", "fp16", "fp32", "fp64"]
@@ -93,7 +93,7 @@ def _model_form(value: object) -> object:
     if isinstance(value, Mapping):
         kind = value.get("kind", "transformer")
         if not isinstance(kind, str) or kind not in MODEL_KINDS:
-            raise wrong(f"kind: {shown(kind)} is not a kind of model{nearest(str(kind), MODEL_KINDS)}")
+            raise wrong(f"kind: {shown(kind)} is not a kind of model{hint(str(kind), MODEL_KINDS)}")
     elif not isinstance(value, str) or not value.strip():
         raise wrong(f"{shown(value)} is not a model; write a name of `parasim catalog models`, a path, or {{kind: transformer | mlp | fixed, ...}}")
     return value
@@ -131,7 +131,7 @@ def _recompute_form(value: object) -> str | tuple[str, ...]:
         return tuple(value)
     if value in names:
         return str(value)
-    raise wrong(f"{shown(value)} is not a way to recompute{nearest(str(value), names)}")
+    raise wrong(f"{shown(value)} is not a way to recompute{hint(str(value), names)}")
 
 
 def _load_form(value: object) -> object:

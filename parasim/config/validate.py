@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from ..documents import Document, Keys, Problem, dotted
 from ..errors import Malformed, Unparsable
-from .document import Document, Keys, Problem, dotted
-from .scalars import nearest, shown
+from .scalars import hint, shown
 from .schema import Block, RunKeys, unit_of
 
 
@@ -32,12 +32,12 @@ def validate(document: Document) -> tuple[RunKeys | None, list[Problem]]:
 
 def _problem(document: Document, error: Any) -> Problem:
     """One error of pydantic in our words."""
-    keys = _path(document.data, error["loc"])
+    keys = document.path(error["loc"])
     block = _holder(document.data, keys)
     if error["type"] == "missing":
         return Problem(document.place(keys[:-1]), dotted(keys), f"is missing; it holds {_meaning(block, keys[-1])}", "missing")
     if error["type"] == "extra_forbidden":
-        message = f"unknown key '{keys[-1]}'{nearest(str(keys[-1]), _names(block))}"
+        message = f"unknown key '{keys[-1]}'{hint(str(keys[-1]), _names(block))}"
         return Problem(document.place(keys, of_key=True), dotted(keys), message, "unknown")
     message = _message(error, block, keys[-1])
     if message.startswith("kind: "):  # a model of an unknown kind: the place is that of the kind
@@ -49,21 +49,12 @@ def _message(error: Any, block: type[Block] | None, key: str | int) -> str:
     kind, value = error["type"], error["input"]
     if kind == "literal_error":
         legal = re.findall("'([^']*)'", error["ctx"]["expected"])
-        return f"{shown(value)} is not legal{nearest(str(value), legal)}"
+        return f"{shown(value)} is not legal{hint(str(value), legal)}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{shown(value)} is not a mapping; write {{key: value, ...}} with keys of {', '.join(_names(_inner(block, key, None)))}"
     if kind in ("tuple_type", "list_type"):
         return f"{shown(value)} is not a list; write [...]"
     return str(error["msg"])
-
-
-def _path(data: Any, loc: tuple[int | str, ...]) -> Keys:
-    """The path of an error in the file: what pydantic says without the tags of unions, which are no keys of the file."""
-    path: Keys = ()
-    for part in loc[:-1]:
-        if isinstance(part, int) or part in data:
-            path, data = (*path, part), data[part]
-    return (*path, loc[-1])
 
 
 def _holder(data: Any, path: Keys) -> type[Block] | None:

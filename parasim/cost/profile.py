@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -11,22 +10,22 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-import yaml
-
+from .. import documents
 from ..errors import Malformed, Unparsable
 from ..program.ops import CollectiveOp
 from ..provenance import Number, Status
 from ..topology.cluster import LINK_KINDS
-from ..units import parse
+from ..units import Dimension, parse
+from ..words import closest, nearest
 
 Backend = Literal["nccl", "gloo", "tpu"]
 
 
 class Key(NamedTuple):
-    """A number a profile may hold: its value on the datasheet, its SI unit ("1" for a ratio), what it means. Ratios that divide must be > 0."""
+    """A number a profile may hold: its value on the datasheet, its SI unit ("1" for a ratio or count), what it means; `positive`: must be > 0."""
 
     default: float
-    unit: Literal["1", "s"]
+    unit: Literal["1", "s", "B", "B/s"]
     meaning: str
     positive: bool = False
 
@@ -42,15 +41,26 @@ KEYS: dict[str, Key] = {
     "collective.<op>.latency": Key(0.0, "s", "added per call"),
     "collective.<op>.step_latency": Key(0.0, "s", "added per step of the algorithm"),
     "collective.<op>.bandwidth_factor": Key(1.0, "1", "fraction of the bandwidth that the op reaches", True),
+    "algorithm.<algorithm>.latency": Key(0.0, "s", "added per call; algorithms of one op that have it compete, the fastest runs"),
+    "algorithm.<algorithm>.step_latency": Key(0.0, "s", "added per step: posting one message"),
+    "algorithm.<algorithm>.bandwidth_factor": Key(1.0, "1", "fraction of the bandwidth that the algorithm reaches", True),
+    "algorithm.<algorithm>.small_message_cost": Key(0.0, "1", "bytes of its protocol for small messages take 1 + x times as long"),
+    "algorithm.<algorithm>.large_message_latency": Key(0.0, "1", "latencies of its protocol for large messages are 1 + x times as long"),
     "p2p.latency": Key(0.0, "s", "added per message"),
     "p2p.bandwidth_factor": Key(1.0, "1", "fraction of the bandwidth that messages reach", True),
+    "p2p.post": Key(0.0, "s", "an all_to_all posts one message after the other to the peers on other servers"),
+    "p2p.channels": Key(0.0, "1", "channels that the messages of one device share; 0: no limit"),
+    "p2p.channel_bandwidth": Key(0.0, "B/s", "rate of one channel; 0: no limit"),
+    "p2p.channel_bytes": Key(0.0, "B", "a message takes twice the channels while each would carry more than this"),
     "overlap.slowdown.collective": Key(0.0, "1", "compute takes 1 + x times as long beside a collective of its rank"),
     "overlap.slowdown.p2p": Key(0.0, "1", "compute takes 1 + x times as long beside a message of its rank"),
 }
 PLACEHOLDERS: dict[str, tuple[str, ...]] = {
     "<link kind>": LINK_KINDS,
     "<op>": get_args(CollectiveOp),
+    "<algorithm>": ("ring", "tree", "direct", "hierarchical", "nvls", "nvls-tree", "pairwise"),
 }
+DIMENSIONS: dict[str, Dimension] = {"s": "seconds", "B": "bytes", "B/s": "bandwidth"}
 TOP = ("name", "backend", "description", "numbers")
 
 
@@ -95,7 +105,7 @@ def catalog() -> dict[str, Profile]:
 @cache
 def _catalog() -> dict[str, Profile]:
     entries = sorted((e for e in files(__package__).joinpath("profiles").iterdir() if e.name.endswith(".yaml")), key=lambda e: e.name)
-    loaded = [datasheet(), *(_from_text(e.read_text(encoding="utf-8"), e.name) for e in entries)]
+    loaded = [datasheet(), *(read_profile(documents.parse(e.read_bytes(), e.name).mapping(), e.name) for e in entries)]
     return {profile.name: profile for profile in loaded}
 
 
@@ -111,35 +121,21 @@ def load_profile(spec: str | Path | None, where: Path = Path()) -> Profile:
         return _catalog()[str(spec)]
     path = where / Path(spec).expanduser()
     if path.is_file():
-        try:
-            return _from_text(path.read_text(encoding="utf-8"), str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise Unparsable(f"{path}: cannot be read: {error}") from None
-    names = ", ".join(_catalog())
+        return read_profile(documents.read(path).mapping(), str(path))
     if isinstance(spec, Path) or path.suffix in (".yaml", ".yml") or "/" in spec:
-        raise Malformed(f"profile={spec}: no such file: {path}; or a name of the catalog: {names}")
-    raise Malformed(f"profile={spec} is not in the catalog{_nearest(spec, _catalog())}; names: {names}")
+        raise Malformed(f"profile={spec}: no such file: {path}; {nearest(str(spec), _catalog())}")
+    raise Malformed(f"profile={spec} is not in the catalog; {nearest(spec, _catalog())}")
 
 
 def save_profile(profile: Profile, path: Path) -> None:
     """Write `profile` as YAML that `load_profile` reads back equal. Raises `Malformed` when the file cannot be written."""
     numbers = {key: _entry(number) for key, number in sorted(profile.numbers.items())}
-    tree = {"name": profile.name, "backend": profile.backend, "description": profile.description, "numbers": numbers}
-    text = yaml.safe_dump(tree, sort_keys=False, width=130, allow_unicode=True)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Malformed(f"{path}: cannot be written: {error.strerror}") from None
+    documents.write({"name": profile.name, "backend": profile.backend, "description": profile.description, "numbers": numbers}, path)
 
 
 def _entry(number: Number) -> dict[str, object]:
     entry: dict[str, object] = {"value": number.value, "unit": number.unit, "source": number.source, "status": number.status}
     return entry | ({"interval": list(number.interval)} if number.interval else {})
-
-
-def _nearest(name: str, legal: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, list(legal), n=3, cutoff=0.5)
-    return f"; nearest: {', '.join(close)}" if close else ""
 
 
 def read_profile(tree: Mapping[str, Any], at: str) -> Profile:
@@ -149,7 +145,7 @@ def read_profile(tree: Mapping[str, Any], at: str) -> Profile:
     numbers = tree.get("numbers") or {}
     if not isinstance(numbers, Mapping):
         raise Malformed(f"{at}: numbers must map keys to values, not {type(numbers).__name__}")
-    wrong = [f"{at}: unknown key '{key}'{_nearest(str(key), dict.fromkeys(TOP))}; legal: {', '.join(TOP)}" for key in tree if key not in TOP]
+    wrong = [f"{at}: unknown key '{key}'; {nearest(str(key), TOP)}" for key in tree if key not in TOP]
     backend = tree.get("backend", "nccl")
     if backend not in get_args(Backend):
         wrong.append(f"{at}: backend={backend} must be one of {', '.join(get_args(Backend))}")
@@ -168,36 +164,17 @@ def read_profile(tree: Mapping[str, Any], at: str) -> Profile:
     return Profile(str(tree["name"]), backend, read, str(tree.get("description") or ""))
 
 
-def _from_text(text: str, at: str) -> Profile:
-    return read_profile(_tree(text, at), at)
-
-
-def _tree(text: str, at: str) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        raise Unparsable(f"{at}{f':{mark.line + 1}:{mark.column + 1}' if mark else ''}: is not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise Unparsable(f"{at}: is not YAML: {error}") from None
-    if not tree:
-        raise Unparsable(f"{at}: is empty")
-    if not isinstance(tree, dict):
-        raise Unparsable(f"{at}: must hold a mapping of keys to values, not {type(tree).__name__}")
-    return tree
-
-
 def _number(key: str, entry: object) -> Number:
     """One number: {value, unit, source, status, interval?}; the value may carry its unit ("5 us") and a time's unit may be any."""
     if key not in LEGAL:
-        patterns = {**dict.fromkeys(LEGAL), **dict.fromkeys(KEYS)}
-        raise Malformed(f"unknown{_nearest(key, patterns) or '; legal: ' + ', '.join(KEYS)}")
+        near = closest(key, [*LEGAL, *KEYS])
+        raise Malformed(f"unknown; nearest: {', '.join(near)}" if near else f"unknown; known: {', '.join(KEYS)}")
     legal = ("value", "unit", "source", "status", "interval")
     if not isinstance(entry, Mapping):
         raise Malformed(f"{entry!r} must be a mapping of {', '.join(legal[:4])} (and interval)")
     unknown = [str(k) for k in entry if k not in legal]
     if unknown:
-        raise Malformed("; ".join(f"unknown key '{k}'{_nearest(k, dict.fromkeys(legal))}" for k in unknown) + f"; legal: {', '.join(legal)}")
+        raise Malformed("; ".join(f"unknown key '{k}'; {nearest(k, legal)}" for k in unknown))
     carries_unit = isinstance(entry.get("value"), str) and not _plain(entry["value"])
     missing = [k for k in legal[:4] if entry.get(k) is None and not (k == "unit" and carries_unit)]
     if missing:
@@ -219,8 +196,8 @@ def _plain(value: object) -> bool:
 
 def _value(value: object, unit: object, key: str) -> float:
     due = LEGAL[key]
-    if due.unit == "s":
-        number = parse(f"{value} {unit}" if _plain(value) else value, "seconds")
+    if due.unit != "1":
+        number = parse(f"{value} {unit}" if _plain(value) else value, DIMENSIONS[due.unit])
     elif not _plain(value) or str(unit) != "1":
         raise Malformed(f"value={value}, unit={unit}: a ratio is due, a number with unit 1")
     else:

@@ -9,11 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ..documents import Document, content, decoded, parse, read
 from ..errors import Malformed, Unparsable
+from ..words import nearest
 from .hf import from_config
-from .schema import nearest, read_model
+from .schema import read_model
 from .spec import Model
 
 SUFFIXES = (".json", ".yaml", ".yml")
@@ -27,7 +27,7 @@ def catalog() -> dict[str, Model]:
 @cache
 def _catalog() -> dict[str, Model]:
     entries = sorted((e for e in files(__package__).joinpath("catalog").iterdir() if e.name.endswith(".yaml")), key=lambda e: e.name)
-    return {e.name.removesuffix(".yaml"): read_model(yaml.safe_load(e.read_text()), e.name, e.name.removesuffix(".yaml")) for e in entries}
+    return {e.name.removesuffix(".yaml"): read_model(parse(e.read_bytes(), e.name).mapping(), e.name, e.name.removesuffix(".yaml")) for e in entries}
 
 
 def load_model(spec: str | Path | Mapping[str, object], where: Path = Path()) -> Model:
@@ -49,43 +49,20 @@ def load_model(spec: str | Path | Mapping[str, object], where: Path = Path()) ->
     if path.is_file():
         return _load_file(path)
     if isinstance(spec, Path) or path.suffix in SUFFIXES or "/" in spec:
-        raise Malformed(f"model={spec}: no such file: {path}{nearest(str(spec), _catalog())}")
-    raise Malformed(f"model={spec} is not in the catalog{nearest(spec, _catalog())}; names: {', '.join(_catalog())}")
+        raise Malformed(f"model={spec}: no such file: {path}; {nearest(str(spec), _catalog())}")
+    raise Malformed(f"model={spec} is not in the catalog; {nearest(spec, _catalog())}")
 
 
 def _load_file(path: Path) -> Model:
     name = path.parent.name if path.name == "config.json" else path.stem
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unparsable(f"{path}: cannot be read: {error}") from None
-    if not text.strip():
-        raise Unparsable(f"{path}: is empty")
-    reader = _from_json if path.suffix == ".json" else _from_yaml
-    return reader(text, path, name)
+    if path.suffix == ".json":
+        return from_config(_json(decoded(content(path), str(path)), path), str(path), name)
+    return read_model(read(path).mapping(), str(path), name)
 
 
-def _from_json(text: str, path: Path, name: str) -> Model:
+def _json(text: str, path: Path) -> Mapping[str, Any]:
     try:
         config: Any = json.loads(text)
     except json.JSONDecodeError as error:
         raise Unparsable(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
-    return from_config(_mapping(config, path), str(path), name)
-
-
-def _from_yaml(text: str, path: Path, name: str) -> Model:
-    try:
-        tree: Any = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise Unparsable(f"{path}{at}: is not YAML: {error.problem}") from None
-    except yaml.YAMLError as error:
-        raise Unparsable(f"{path}: is not YAML: {error}") from None
-    return read_model(_mapping(tree, path), str(path), name)
-
-
-def _mapping(tree: Any, path: Path) -> Mapping[str, Any]:
-    if not isinstance(tree, Mapping):
-        raise Unparsable(f"{path}: must hold a mapping of keys to values, not {type(tree).__name__}")
-    return tree
+    return Document(config, str(path)).mapping()

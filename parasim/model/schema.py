@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..errors import Malformed, Refused, Unparsable, Violation
 from ..units import parse
+from ..words import nearest
 from .spec import Fixed, Mlp, Model, Transformer
 
 Parser = Callable[[object], Any]
@@ -22,7 +22,7 @@ class Field(NamedTuple):
 
 
 def count(minimum: int = 1) -> Parser:
-    """Reader of a whole number of at least `minimum`; `7.5e9`, which YAML hands over as text, is one."""
+    """Reader of a whole number of at least `minimum`; `7.5e9` is one, also as text."""
 
     def read(value: object) -> int:
         try:
@@ -41,7 +41,7 @@ def choice(*names: str) -> Parser:
 
     def read(value: object) -> str:
         if value not in names:
-            raise Malformed(f"must be one of {', '.join(names)}{nearest(str(value), names)}")
+            raise Malformed(f"is no legal value; {nearest(str(value), names)}")
         return str(value)
 
     return read
@@ -98,12 +98,6 @@ FIELDS: dict[str, dict[str, Field]] = {
 FREE_KEYS = ("kind", "name", "source")
 
 
-def nearest(name: str, legal: Iterable[str]) -> str:
-    """'; nearest: a, b' for the legal names closest to `name`, or nothing."""
-    close = difflib.get_close_matches(name, list(legal), n=3, cutoff=0.5)
-    return f"; nearest: {', '.join(close)}" if close else ""
-
-
 def read_model(mapping: Mapping[str, object], at: str, name: str = "") -> Model:
     """The spec that `mapping` describes; `at` (a file, or the field that holds it) opens every message.
 
@@ -113,12 +107,10 @@ def read_model(mapping: Mapping[str, object], at: str, name: str = "") -> Model:
     """
     kind = str(mapping.get("kind", "transformer"))
     if kind not in FIELDS:
-        raise Malformed(f"{at}: kind={kind} must be one of {', '.join(FIELDS)}{nearest(kind, FIELDS)}")
+        raise Malformed(f"{at}: kind={kind} is no kind of model; {nearest(kind, FIELDS)}")
     fields = FIELDS[kind]
     wrong = [
-        f"{at}: unknown key '{key}' in a model of kind {kind}{nearest(str(key), fields) or '; legal: ' + ', '.join(fields)}"
-        for key in mapping
-        if key not in fields and key not in FREE_KEYS
+        f"{at}: unknown key '{key}' in a model of kind {kind}; {nearest(str(key), fields)}" for key in mapping if key not in fields and key not in FREE_KEYS
     ]
     values: dict[str, Any] = {}
     for key, field in fields.items():

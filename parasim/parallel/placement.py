@@ -11,11 +11,14 @@ def rank_of_stage(stage: int, ranks: int) -> int:
 
 
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:
-    """As even as possible. The remainder goes to the stages after the first, and the last stage, which also holds the head, gets one last."""
-    base, extra = divmod(layers, stages)
-    order = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
-    gets_one = set(order[:extra])
-    return tuple(base + (s in gets_one) for s in range(stages))
+    """Layers of each stage, as even as possible.
+
+    What does not divide goes, one layer each, to the stages in the middle in order of depth, then to the first one (it has the embedding and, under
+    1f1b, the most microbatches in flight); the last one, which has the head and the loss, never gets more than the others.
+    """
+    share, rest = divmod(layers, stages)
+    first_served = [*range(1, stages - 1), 0][:rest]
+    return tuple(share + (stage in first_served) for stage in range(stages))
 
 
 def stage_bounds(layers: Sequence[int]) -> list[tuple[int, int]]:

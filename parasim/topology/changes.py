@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import Malformed
+from ..words import nearest
 from .builders import assemble
 from .cluster import Cluster
-from .loader import nearest
 from .routing import Detour, ShortestPaths, UpDown
 
 
@@ -58,10 +58,5 @@ def _links(cluster: Cluster, name: str) -> set[int]:
         return {pairs[name]} | ({pairs[f"{b}-{a}"]} if f"{b}-{a}" in pairs else set())
     nodes = {name} if name in cluster.graph else {node for node in cluster.graph if node.startswith(f"{name}.")}
     if not nodes:
-        raise Malformed(f"link={name!r} is no node, server or pair of joined nodes of cluster {cluster.name}; {_hint(cluster, name)}")
+        raise Malformed(f"link={name!r} is no node, server or pair of joined nodes of cluster {cluster.name}; {nearest(name, cluster.graph)}")
     return {i for i, link in enumerate(cluster.links) if link.a in nodes or link.b in nodes}
-
-
-def _hint(cluster: Cluster, name: str) -> str:
-    names = sorted(cluster.graph)
-    return nearest(name, names) if len(names) <= 40 else nearest(name, names).split("; known")[0]

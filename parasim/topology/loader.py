@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ..documents import Document, Problem, dotted, read, refusal
 from ..errors import Malformed, Refused, Violation
 from ..provenance import Number
 from ..units import format_bandwidth
+from ..words import nearest
 from .builders import SCALE_UP_LINK, Draft, RailFatTree, Wire, ethernet, from_graph, rail_fat_tree, servers
 from .cluster import Accelerator, Cluster, Link
-from .document import Document, read
 from .schema import AcceleratorFile, ClusterFile, EthernetFile, NodeFile, RailFatTreeFile, fields_at
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -83,26 +83,17 @@ def _document(spec: str | Path | Mapping[str, Any]) -> Document:
     return read(names[spec])
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Text that names the legal words closest to `word`, and all of them."""
-    options = sorted(known)
-    close = difflib.get_close_matches(word, options, n=3, cutoff=0.5)
-    return (f"nearest: {', '.join(close)}; " if close else "") + f"known: {', '.join(options)}"
-
-
 def _checked(model: type[_M], document: Document) -> _M:
     """`document` as `model`; raises `Malformed` with every fault, one a line, as place: path: message."""
     try:
-        return model.model_validate(document.data)
+        return model.model_validate(document.mapping())
     except ValidationError as error:
-        lines = [f"{document.at(e['loc'])}: {_path(e['loc'])}{_words(model, e)}" for e in error.errors(include_url=False)]
-    raise Malformed("\n".join(lines))
+        raise refusal([_problem(document, e["loc"], _words(model, e)) for e in error.errors(include_url=False)]) from None
 
 
-def _path(loc: tuple[Any, ...]) -> str:
-    tags = {"rail-fat-tree", "ethernet", "AcceleratorFile", "str", "int", "literal['auto']"}
-    kept = [str(part) for part in loc if part not in tags and not str(part).startswith(("constrained-", "function-"))]
-    return ".".join(kept) + ": " if kept else ""
+def _problem(document: Document, loc: Sequence[str | int], message: str) -> Problem:
+    keys = document.path(loc)
+    return Problem(document.place(keys, of_key=True), dotted(keys), message)
 
 
 def _words(model: type[BaseModel], error: Any) -> str:
@@ -126,7 +117,7 @@ def _accelerator(spec: str | AcceleratorFile, document: Document) -> Accelerator
         return _freeze(_checked(AcceleratorFile, read(Path(spec))))
     known = {path.stem: path for path in _files("accelerators")}
     if spec not in known:
-        raise Malformed(f"{document.at(('accelerator',))}: accelerator: {spec!r} is no catalog name and no path; {nearest(spec, known)}")
+        raise refusal([_problem(document, ("accelerator",), f"{spec!r} is no catalog name and no path; {nearest(spec, known)}")])
     return _shipped(known[spec])
 
 
@@ -171,16 +162,12 @@ def _graph(form: ClusterFile, accelerator: Accelerator, document: Document) -> C
     seen: set[str] = set()
     for i, node in enumerate(nodes):
         if node.id in seen:
-            _fault(document, ("nodes", i, "id"), f"{node.id!r} is there twice; ids are unique")
+            raise refusal([_problem(document, ("nodes", i, "id"), f"{node.id!r} is there twice; ids are unique")])
         seen.add(node.id)
     links = [Link(link.a, link.b, link.kind, link.bandwidth.value, link.latency.value) for link in form.links or []]
     placed = {node.id: node.node for node in nodes if node.node is not None}
     price = form.price.value if form.price else None
     return from_graph(form.name, accelerator, {node.id: node.kind for node in nodes}, links, placed, price, _description(form))
-
-
-def _fault(document: Document, loc: tuple[Any, ...], message: str) -> NoReturn:
-    raise Malformed(f"{document.at(loc)}: {_path(loc)}{message}")
 
 
 def _description(form: ClusterFile) -> dict[str, Number | str]:

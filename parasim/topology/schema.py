@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from ..errors import Malformed
 from ..provenance import Number
@@ -143,7 +143,10 @@ class ClusterFile(_Strict):
     """cluster.yaml: servers under a network (`node`, `scale_out`), or any graph (`nodes`, `links`)."""
 
     name: str = Field("inline", description="name of the cluster")
-    accelerator: str | AcceleratorFile = Field(description="catalog name, or its numbers")
+    accelerator: Annotated[
+        Annotated[str, Tag("name")] | Annotated[AcceleratorFile, Tag("numbers")],
+        Discriminator(lambda raw: "name" if isinstance(raw, str) else "numbers"),
+    ] = Field(description="catalog name, or its numbers")
     node: NodeFile | None = Field(None, description="the servers")
     scale_out: Annotated[RailFatTreeFile | EthernetFile, Field(discriminator="kind")] | None = Field(None, description="network between servers")
     nodes: list[GraphNode] | None = Field(None, description="a graph's nodes, devices in rank order")

@@ -8,7 +8,7 @@ from .source import imports, modules
 
 # Lowest first. Rooms of a layer that stand in one tuple may import each other (without cycles); different tuples of a layer may not.
 LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
-    (("units", "errors", "provenance"),),
+    (("units", "errors", "provenance", "documents", "words"),),
     (("model",), ("program",), ("topology",)),
     (("parallel", "schedules"), ("timeline", "timeline_columns"), ("cost",)),
     (("config",),),
@@ -24,7 +24,13 @@ BANNED = {
     "sim": {"model", "parallel", "schedules", "config", "executor"},
     "executor": {"model", "parallel", "schedules", "config", "sim"},
 }
-ONLY_IN = {"simpy": {"sim"}, "torch": {"executor"}, "matplotlib": {"plots"}}
+ONLY_IN = {
+    "simpy": {"sim"},
+    "torch": {"executor"},
+    "matplotlib": {"plots"},
+    "yaml": {"documents"},  # one reading of scalars, one wording of faults
+    "difflib": {"words", "units"},  # in a unit the case has a meaning
+}
 # Imports inside a function that close a cycle on purpose: both modules are loaded by then.
 LATE = {
     ("parasim.program.workload", "parasim.program.edges"),  # Program.resolved

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from parasim.config import load
-from parasim.config.document import Place, parse
+from parasim.documents import Place, parse
 from parasim.errors import Malformed, ParasimError, Unparsable
 
 
@@ -114,7 +114,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "llama3-70b-64xh100.
 
 
 def test_every_beginning_of_a_file_is_answered(tmp_path: Path) -> None:
-    """A file cut anywhere before its last required key is refused; never another kind of failure."""
+    """A file cut before its last required key is malformed; afterwards it is one that was written shorter, perhaps an illegal one."""
     text = EXAMPLE.read_text(encoding="utf-8")
     path = tmp_path / "cut.yaml"
     whole = text.index("\nprecision:")
@@ -123,12 +123,12 @@ def test_every_beginning_of_a_file_is_answered(tmp_path: Path) -> None:
         try:
             load(path)
         except ParasimError as error:
-            assert error.exit_code in (2, 3), text[:end]
+            assert error.exit_code in ((2, 3) if end < whole else (1, 2, 3)), text[:end]
             continue
         assert end >= whole
 
 
-@pytest.mark.parametrize("mark", ["{global: 128", "{tp: 8, pp", "bucket: 100 Mi", "{sequence_parallel"])
+@pytest.mark.parametrize("mark", ["{global: 32", "{tp: 8, pp", "bucket: 100 Mi", "{sequence_parallel"])
 def test_a_file_cut_inside_a_mapping_cannot_be_parsed(mark: str, tmp_path: Path) -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     (tmp_path / "cut.yaml").write_text(text[: text.index(mark) + len(mark)], encoding="utf-8")

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from parasim.config import build, load
 from parasim.config.not_yet import NOT_YET
-from parasim.config.resolve import split_layers
 from parasim.errors import InvalidLayout, Malformed, Refused, Unparsable
+from parasim.parallel.placement import split_layers
 
 
 def test_the_default_run() -> None:
-    """Llama 3 70B on 64 H100: dp = 64 / (8 x 4) = 2, microbatches = 128 / (1 x 2) = 64, 80 layers / 4 stages = 20."""
+    """Llama 3 70B on 64 H100: dp = 64 / (8 x 4) = 2, microbatches = 32 / (1 x 2) = 16, 80 layers / 4 stages = 20."""
     run = load()
     layout = run.plan.layout
     assert (run.name, run.plan.model.name, run.cluster.name, run.profile.name, run.devices) == (
         "default", "llama3-70b", "h100-hgx-ib400", "h100-megatron", 64,
     )  # fmt: skip
     assert (layout.degrees.tp, layout.degrees.pp, layout.degrees.dp, layout.degrees.world) == (8, 4, 2, 64)
-    assert (layout.batch.microbatches, layout.pipeline.layers, layout.zero.shard) == (64, (20, 20, 20, 20), 2)
-    assert (layout.recompute, layout.tensor.sequence_parallel, layout.optimizer.master) == ("full", True, True)
+    assert (layout.batch.microbatches, layout.pipeline.layers, layout.zero.shard) == (16, (20, 20, 20, 20), 2)
+    assert (layout.recompute, layout.tensor.sequence_parallel, layout.optimizer.master) == ("none", True, True)
     assert layout.data.bucket == 100 * 2**20
     assert run.echo == {"dp.bucket": "100 MiB = 104857600 bytes"}
 

@@ -93,7 +93,7 @@ def test_wrong_top_level(tmp_path: Path) -> None:
         load_profile(written(tmp_path, {}, backend="mpi"))
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("name: {", "is not YAML"), ("- 1", "must hold a mapping"), ("numbers: {}", "lacks name")])
+@pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("name: {", "not valid YAML"), ("- 1", "must hold a mapping"), ("numbers: {}", "lacks name")])
 def test_broken_files(tmp_path: Path, text: str, message: str) -> None:
     tmp_path.joinpath("p.yaml").write_text(text)
     with pytest.raises(Unparsable, match=message):

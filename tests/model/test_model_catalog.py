@@ -153,5 +153,5 @@ def test_inline_errors(mapping: dict[str, object], error: type[Exception], messa
 def test_model_yaml(tmp_path: Path) -> None:
     name = write(tmp_path, "kind: mlp\nlayers: 4\nhidden: 16\nffn: 64\n", "small.yaml")
     assert load_model(name, tmp_path) == Mlp("small", layers=4, hidden=16, ffn=64)
-    with pytest.raises(Unparsable, match=r"bad\.yaml:2:\d+: is not YAML"):
+    with pytest.raises(Unparsable, match=r"bad\.yaml:2:\d+: not valid YAML"):
         load_model(write(tmp_path, "kind: {mlp\n", "bad.yaml"), tmp_path)

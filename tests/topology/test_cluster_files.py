@@ -91,7 +91,7 @@ def test_devices_of_a_node_need_a_link():
         ({"accelerator": "h100-sxm", "node": NODE, "scale_out": {"kind": "torus"}}, "kind torus: one of rail-fat-tree, ethernet"),
         ({"accelerator": "h100-sxm", "node": NODE, "price": "2 GB"}, "price: 2 GB is a size"),
         ({"accelerator": "h100-sxm", "nodes": [{"id": "a", "kind": "gpu"}], "links": [{"a": "a", "b": "z", "bandwidth": "1 GB/s"}]}, "'z' is no id"),
-        ({"accelerator": "h100-sxm", "nodes": [{"id": "a", "kind": "gpu"}] * 2, "links": []}, "nodes.1.id: 'a' is there twice"),
+        ({"accelerator": "h100-sxm", "nodes": [{"id": "a", "kind": "gpu"}] * 2, "links": []}, "nodes[1].id: 'a' is there twice"),
     ],
 )
 def test_malformed_clusters_are_named(spec, words):
@@ -113,7 +113,13 @@ def test_all_faults_of_a_file_come_at_once_with_their_places(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("", ":1:1: is empty"), ("# nothing\n", ":1:1: is empty"), ("node: [1, 2\n", ":2:1: is not YAML"), ("- 1\n", ":1:1: holds a list"), ("a: \x01", "is not YAML")],
+    [
+        ("", "cluster.yaml: the file is empty"),
+        ("# nothing\n", "cluster.yaml: the file is empty"),
+        ("node: [1, 2\n", ":2:1: not valid YAML: it ends too early"),
+        ("- 1\n", ":1:1: must hold a mapping of keys to values, not a list"),
+        ("a: \x01", "not valid YAML"),
+    ],
 )
 def test_unparsable_files_have_a_place(tmp_path, text, words):
     path = tmp_path / "cluster.yaml"
@@ -125,7 +131,7 @@ def test_unparsable_files_have_a_place(tmp_path, text, words):
 
 
 def test_a_missing_file_is_malformed(tmp_path):
-    with pytest.raises(Malformed, match="cannot be read: No such file"):
+    with pytest.raises(Malformed, match=r"none\.yaml: no such file"):
         load_cluster(tmp_path / "none.yaml", 2)
 
 

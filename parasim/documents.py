@@ -7,13 +7,14 @@ Scalars follow YAML 1.2, so that no trap of 1.1 remains: `1e9` is a number, `no`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from ..errors import Malformed, ParasimError, Unparsable
+from .errors import Malformed, ParasimError, Unparsable
 
 Keys = tuple[str | int, ...]
 
@@ -77,10 +78,12 @@ def refusal(problems: list[Problem]) -> ParasimError:
 class Document:
     """`data` is plain (dict, list, str, int, float, bool, None); `keys` and `values` give places by path; `base` resolves relative paths.
 
-    `inputs` are the raw texts that made it, for their hashes; `problems` are duplicate keys and the like.
+    `name` stands in messages for what has no place; `inputs` are the raw texts that made it, for their hashes; `problems` are duplicate keys
+    and the like.
     """
 
     data: object
+    name: str = ""
     keys: Mapping[Keys, Place] = field(default_factory=dict)
     values: Mapping[Keys, Place] = field(default_factory=dict)
     base: Path = field(default_factory=Path)
@@ -88,49 +91,80 @@ class Document:
     problems: tuple[Problem, ...] = ()
 
     def place(self, keys: Keys, *, of_key: bool = False) -> Place:
-        """Where the value (or the key) at `keys` was written; of the nearest enclosing value when it was not."""
-        table = self.keys if of_key else self.values
-        while keys and keys not in table:
-            keys = keys[:-1]
-            table = self.values
-        return table.get(keys, Place())
+        """Where the value (or the key) at `keys` was written; of what encloses it when it was not."""
+        for n in range(len(keys), -1, -1):
+            if of_key and keys[:n] in self.keys:
+                return self.keys[keys[:n]]
+            if keys[:n] in self.values:
+                return self.values[keys[:n]]
+        return Place(self.name)
+
+    def path(self, loc: Sequence[str | int]) -> Keys:
+        """What pydantic says of an error's place as a path of the file: without the tags of unions, which are no keys; a missing last key is kept."""
+        path: Keys = ()
+        data: Any = self.data
+        for part in loc[:-1]:
+            if isinstance(part, int) or (isinstance(data, Mapping) and part in data):
+                path, data = (*path, part), data[part]
+        return (*path, *(part for part in loc[-1:] if isinstance(part, int) or isinstance(data, Mapping)))
+
+    def mapping(self) -> Mapping[str, Any]:
+        """`data` where keys and values are due. Raises `Unparsable` when it is anything else, `Malformed` for duplicate keys."""
+        if not isinstance(self.data, Mapping):
+            raise Unparsable(f"{self.place(())}: must hold a mapping of keys to values, not {_kind(self.data)}")
+        if self.problems:
+            raise refusal(list(self.problems))
+        return self.data
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes only; plain scalars are typed by `_scalar`."""
+def _kind(value: object) -> str:
+    return "a list" if isinstance(value, list) else f"'{value}'"
 
-    yaml_implicit_resolvers: dict[str, object] = {}  # noqa: RUF012 (name and type given by PyYAML)
+
+# Both compose nodes only, plain scalars are typed by `_typed`. libyaml is many times faster where it is built in; PyYAML words faults better.
+_PLAIN: dict[str, Any] = {"yaml_implicit_resolvers": {}}
+_Loader: Any = type("_Loader", (yaml.SafeLoader,), _PLAIN)
+_FastLoader: Any = type("_FastLoader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), _PLAIN)
 
 
 def read(path: Path, shown: str | None = None) -> Document:
-    """The document in the file at `path`, called `shown` in messages.
+    """The document in the file at `path`, called `shown` in messages. Raises as `content` and `parse` do."""
+    name = shown or str(path)
+    return replace(parse(content(path, name), name), base=path.parent)
 
-    Raises `Malformed` when there is no such readable file, `Unparsable` when it is not UTF-8, not YAML, cut short or empty.
-    """
+
+def content(path: Path, shown: str | None = None) -> bytes:
+    """The bytes of the file at `path`. Raises `Malformed` when there is no such readable file."""
     name = shown or str(path)
     try:
-        raw = path.read_bytes()
+        return path.read_bytes()
     except IsADirectoryError:
         raise Malformed(f"{name}: is a directory; a file is due") from None
     except FileNotFoundError:
         raise Malformed(f"{name}: no such file") from None
     except (OSError, ValueError) as error:
         raise Malformed(f"{name}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-    return replace(parse(raw, name), base=path.parent)
 
 
-def parse(raw: bytes, name: str) -> Document:
-    """The document in `raw`, called `name` in messages. Raises `Unparsable`."""
+def decoded(raw: bytes, name: str) -> str:
+    """`raw` as text. Raises `Unparsable` when it is not UTF-8 or holds nothing."""
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unparsable(f"{name}: not UTF-8 text (byte {raw[error.start]:#04x} at offset {error.start})") from None
-    node = _compose(text, name)
+    if not text.strip():
+        raise Unparsable(f"{name}: the file is empty")
+    return text
+
+
+def parse(raw: bytes, name: str) -> Document:
+    """The document in `raw`, called `name` in messages. Raises `Unparsable` when it is not UTF-8, not YAML, cut short or empty."""
+    node = _compose(decoded(raw, name), name)
     if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
         raise Unparsable(f"{name}: the file is empty")
     builder = _Builder(name)
     data = builder.build(node, (), frozenset())
-    return Document(data, builder.keys, builder.values, inputs={name: raw}, problems=tuple(builder.problems))
+    return Document(data, name, builder.keys, builder.values, inputs={name: raw}, problems=tuple(builder.problems))
 
 
 def fragment(text: str, origin: str) -> Document:
@@ -140,13 +174,17 @@ def fragment(text: str, origin: str) -> Document:
     except Unparsable as error:
         raise Malformed(f"{origin}: the value is not valid YAML ({str(error).partition('not valid YAML: ')[2]})") from None
     if node is None:
-        return Document(None, values={(): Place(origin)})
+        return Document(None, origin, values={(): Place(origin)})
     builder = _Builder(origin, numbered=False)
     data = builder.build(node, (), frozenset())
-    return Document(data, builder.keys, builder.values, problems=tuple(builder.problems))
+    return Document(data, origin, builder.keys, builder.values, problems=tuple(builder.problems))
 
 
 def _compose(text: str, name: str) -> yaml.Node | None:
+    try:
+        return yaml.compose(text, Loader=_FastLoader)
+    except (yaml.YAMLError, RecursionError):
+        pass  # said below in PyYAML's words
     try:
         return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -212,10 +250,33 @@ class _Builder:
         text = str(node.value)
         if node.tag != _TEXT_TAG:
             self.problems.append(Problem(self.place(node), dotted(path), f"tags such as {node.tag} are not used here; write the plain value"))
-        if getattr(node, "style", None) is not None:
-            return text
-        if text in _SPECIAL:
-            return _SPECIAL[text]
-        if len(text) <= _DIGITS_AT_MOST and _INT.fullmatch(text):
-            return int(text)
-        return float(text) if _FLOAT.fullmatch(text) else text
+        return text if getattr(node, "style", None) else _typed(text)
+
+
+def _typed(text: str) -> object:
+    """What a scalar without quotes means."""
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    if len(text) <= _DIGITS_AT_MOST and _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes every text that `parse` would read as something else."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar(_TEXT_TAG, text, style=None if _typed(text) == text else "'")
+
+
+_Dumper.add_representer(str, _text)
+
+
+def write(tree: Mapping[str, Any], path: Path) -> None:
+    """Write plain data as YAML that `read` gives back equal. Raises `Malformed` when the file cannot be written."""
+    text = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=130, allow_unicode=True)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Malformed(f"{path}: cannot be written: {error.strerror}") from None
