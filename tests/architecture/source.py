@@ -60,7 +60,7 @@ def imports(package: str = "parasim") -> tuple[Import, ...]:
 
 
 def _imports(module: Module) -> Iterator[Import]:
-    typing_only = {id(n) for node in ast.walk(module.tree) if _guarded(node) for child in node.body for n in ast.walk(child)}  # type: ignore[attr-defined]
+    typing_only = {id(n) for node in ast.walk(module.tree) if _guarded(node) for child in node.body for n in ast.walk(child)}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for target, names in _targets(node, module):
