@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..errors import InvalidProgram, Violation
-from .edges import Resolved, check_names
+from .digest import check_names
+from .edges import Resolved
 from .names import unresolved
 from .ops import P2P, Collective, Compute, Op, Ref
 from .text import describe

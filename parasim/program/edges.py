@@ -9,15 +9,15 @@ end of its users; persistent buffers have one generation that lives through the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidProgram
-from .ops import CATEGORIES, Op, Ref
+from .digest import Digest, Key, Site
+from .ops import CATEGORIES, Op
 from .text import describe
 from .workload import IntArray, Program, buffer_bytes
 
@@ -87,130 +87,11 @@ def _category(program: Program, buffer: str) -> int:
     return CATEGORIES.index(category) if category in CATEGORIES else -1
 
 
-Key = tuple[int, int]  # (buffer, microbatch), microbatch -1: one per step
-
-
-class _Use(NamedTuple):
-    """A reference of a body: buffer number, slot, touched by several streams, persistent."""
-
-    buffer: int
-    slot: int
-    crosses: bool
-    persistent: bool
-
-    def key(self, microbatches: tuple[int, ...]) -> Key:
-        return self.buffer, microbatches[self.slot] if self.slot >= 0 and not self.persistent else -1
-
-
-class _Site(NamedTuple):
-    """An op of a body that something outside the call, or another stream, can touch. `fences` are (stream, position in this body or -1)."""
-
-    op: Op
-    position: int
-    stream: int
-    reads: tuple[_Use, ...]
-    fresh: tuple[_Use, ...]
-    updated: tuple[_Use, ...]
-    fences: tuple[tuple[int, int], ...]
-
-
-class _Body(NamedTuple):
-    """A body, digested once. `inner` generations are born and die inside one call: rows (buffer, slot, birth position, last position)."""
-
-    length: int
-    stream: IntArray
-    tails: dict[int, int]
-    sites: tuple[_Site, ...]
-    inner: IntArray
-
-
-def check_names(program: Program) -> None:
-    """Every body, buffer, slot and window that is named exists. Raises InvalidProgram."""
-    widest: dict[str, int] = {}
-    for name, body in program.bodies.items():
-        widest[name] = 0
-        for op in body:
-            for ref in (*op.reads, *op.writes):
-                if ref.name not in program.buffers:
-                    raise InvalidProgram(f"{describe(op)} of body {name}: buffer {ref.name} is used but not declared")
-                if not program.buffers[ref.name].persistent:
-                    widest[name] = max(widest[name], ref.slot + 1)
-            if op.window and program.windows.get(op.window, 0) < 1:
-                raise InvalidProgram(f"{describe(op)} of body {name}: window {op.window} has no size of 1 or more")
-    for call in program.calls:
-        if call.body not in program.bodies:
-            raise InvalidProgram(f"call of {call.body}, which is no body of the program")
-        if widest[call.body] > len(call.microbatches):
-            given = len(call.microbatches)
-            raise InvalidProgram(f"call of {call.body} with {given} microbatches, whose ops use buffers of {widest[call.body]}")
-
-
-class _Reader:
-    """Digests bodies: names become numbers, and what never leaves a call is separated from what may."""
-
-    def __init__(self, program: Program) -> None:
-        check_names(program)
-        self.program = program
-        self.names = {n: i for i, n in enumerate(program.buffers)}
-        self.streams: dict[str, int] = {}
-        touched: dict[str, set[str]] = {}
-        leaves: set[str] = set()
-        for body in program.bodies.values():
-            written: set[Ref] = set()
-            for op in body:
-                self.streams.setdefault(op.stream, len(self.streams))
-                for ref in (*op.reads, *op.writes):
-                    touched.setdefault(ref.name, set()).add(op.stream)
-                leaves.update(r.name for r in op.reads if r not in written)
-                written.update(op.writes)
-                if op.window:
-                    leaves.update(r.name for r in op.writes)
-        for fence in {f for body in program.bodies.values() for op in body for f in op.after}:
-            self.streams.setdefault(fence, len(self.streams))
-        self.crossing = {n for n, used in touched.items() if len(used) > 1}
-        self.inner = {n for n in touched if n not in leaves and n not in self.crossing and not program.buffers[n].persistent}
-        self.bodies = {name: self._digest(body) for name, body in program.bodies.items()}
-
-    def _uses(self, refs: Iterable[Ref]) -> tuple[_Use, ...]:
-        """The references that matter outside the call: not inner, and not a persistent buffer of one stream only."""
-        return tuple(
-            _Use(self.names[r.name], r.slot, r.name in self.crossing, self.program.buffers[r.name].persistent)
-            for r in refs
-            if r.name not in self.inner and (r.name in self.crossing or not self.program.buffers[r.name].persistent)
-        )
-
-    def _digest(self, body: tuple[Op, ...]) -> _Body:
-        sites, tails, inner = [], dict[int, int](), list[list[int]]()
-        alive: dict[Ref, list[int]] = {}
-        for p, op in enumerate(body):
-            reads = set(op.reads)
-            site = _Site(
-                op,
-                p,
-                self.streams[op.stream],
-                self._uses(op.reads),
-                self._uses(r for r in op.writes if r not in reads),
-                self._uses(r for r in op.writes if r in reads),
-                tuple((self.streams[f], tails.get(self.streams[f], -1)) for f in op.after),
-            )
-            if site.reads or site.fresh or site.updated or site.fences or op.window:
-                sites.append(site)
-            for ref in (*op.reads, *op.writes):
-                if ref.name in self.inner:
-                    if ref not in reads:
-                        alive[ref] = [self.names[ref.name], ref.slot, p, p]
-                        inner.append(alive[ref])
-                    alive[ref][3] = p
-            tails[self.streams[op.stream]] = p
-        streams = np.array([self.streams[op.stream] for op in body], dtype=np.int64)
-        return _Body(len(body), streams, tails, tuple(sites), np.array(inner, dtype=np.int64).reshape(-1, 4))
-
-
 class _Resolver:
     """State of one pass over the calls."""
 
     def __init__(self, program: Program) -> None:
-        self.program, self.reader = program, _Reader(program)
+        self.program, self.reader = program, Digest(program)
         lengths = np.array([self.reader.bodies[c.body].length for c in program.calls], dtype=np.int64)
         self.start = np.concatenate([[0], np.cumsum(lengths)])
         bodies = [self.reader.bodies[c.body] for c in program.calls]
@@ -242,7 +123,7 @@ class _Resolver:
             for stream, position in body.tails.items():
                 self.tail[stream] = start + position
 
-    def _visit(self, start: int, site: _Site, microbatches: tuple[int, ...]) -> None:
+    def _visit(self, start: int, site: Site, microbatches: tuple[int, ...]) -> None:
         i, stream, waits = start + site.position, site.stream, list[int]()
         generation, writer, readers = self.generation, self.writer, self.readers
         for use in site.reads:
@@ -251,23 +132,20 @@ class _Resolver:
             if g is None:
                 raise InvalidProgram(f"{describe(site.op, microbatches)} reads {self._name(key)} before anything wrote it")
             self.users[g][stream] = i
-            if use.crosses:
-                if key in writer:
-                    waits.append(writer[key])
-                readers.setdefault(key, []).append(i)
+            if key in writer:
+                waits.append(writer[key])
+            readers.setdefault(key, []).append(i)
         for use in site.updated:
-            if use.crosses:
-                key = use.key(microbatches)
-                waits += readers.pop(key, ())
-                writer[key] = i
+            key = use.key(microbatches)
+            waits += readers.pop(key, ())
+            writer[key] = i
         born = []
         for use in site.fresh:
             key = use.key(microbatches)
-            if use.crosses:
-                waits += readers.pop(key, ())
-                if key in writer:
-                    waits.append(writer[key])
-                writer[key] = i
+            waits += readers.pop(key, ())
+            if key in writer:
+                waits.append(writer[key])
+            writer[key] = i
             if use.persistent:
                 self.users[generation[key]][stream] = i
             else:
@@ -302,16 +180,43 @@ class _Resolver:
         name = list(self.program.buffers)[key[0]]
         return f"{name}[{key[1]}]" if key[1] >= 0 else name
 
-    def _inner(self) -> tuple[IntArray, IntArray]:
-        """Generations that live inside one call: rows (buffer, microbatch, birth) and their last users."""
-        rows, last = [], []
+    def _rows(self, which: str, columns: int) -> IntArray:
+        """The rows `which` of every body, once per call: (buffer, microbatch, then positions as instances up to `columns`, then the rest)."""
+        calls: dict[str, list[int]] = {}
         for c, call in enumerate(self.program.calls):
-            inner = self.reader.bodies[call.body].inner
-            if len(inner):
-                slots = np.array((*call.microbatches, -1), dtype=np.int64)  # slot -1 is the last entry
-                rows.append(np.stack([inner[:, 0], slots[inner[:, 1]], inner[:, 2] + self.start[c]], axis=1))
-                last.append(inner[:, 3] + self.start[c])
-        return (np.concatenate(rows), np.concatenate(last)) if rows else (np.zeros((0, 3), dtype=np.int64), np.zeros(0, dtype=np.int64))
+            calls.setdefault(call.body, []).append(c)
+        out = [np.zeros((0, 4), dtype=np.int64)]
+        for name, used in calls.items():
+            template: IntArray = getattr(self.reader.bodies[name], which)
+            if len(template):
+                slots = np.array([(*self.program.calls[c].microbatches, -1) for c in used], dtype=np.int64)  # slot -1 is the last entry
+                rows = np.repeat(template[None], len(used), axis=0)
+                rows[:, :, 1] = slots[:, template[:, 1]]
+                rows[:, :, 2:columns] += self.start[used][:, None, None]
+                out.append(rows.reshape(-1, 4))
+        return np.concatenate(out)
+
+    def _saved(self) -> tuple[IntArray, IntArray]:
+        """Generations of buffers that stay on one stream but outlive a call: (buffer, microbatch, birth) and their last users."""
+        rows = self._rows("saved", 3)
+        rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
+        if not len(rows):
+            return rows[:, :3], rows[:, 2]
+        first = np.ones(len(rows), dtype=bool)
+        first[1:] = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
+        orphans = rows[first & (rows[:, 3] == 0)]
+        if len(orphans):
+            self._unwritten(orphans[orphans[:, 2].argmin()])
+        births = np.nonzero(rows[:, 3])[0]
+        last = np.append(births[1:], len(rows)) - 1
+        return rows[births, :3], rows[last, 2]
+
+    def _unwritten(self, row: IntArray) -> None:
+        buffer, microbatch, instance = (int(x) for x in row[:3])
+        at = int(np.searchsorted(self.start, instance, side="right")) - 1
+        call = self.program.calls[at]
+        op = self.program.bodies[call.body][instance - int(self.start[at])]
+        raise InvalidProgram(f"{describe(op, call.microbatches)} reads {self._name((buffer, microbatch))} before anything wrote it")
 
     def columns(self) -> Resolved:
         n = int(self.start[-1])
@@ -320,10 +225,9 @@ class _Resolver:
         for i, waits in self.edges.items():
             counts[i] = len(waits)
         outer = [sorted(u.values()) or [0] for u in self.users]
-        inner, inner_last = self._inner()
-        generations = np.concatenate([np.array(self.generations, dtype=np.int64).reshape(-1, 3), inner])
-        outer_last = np.array([u for us in outer for u in us], dtype=np.int64)
-        sizes = np.concatenate([np.array([len(us) for us in outer], dtype=np.int64), np.ones(len(inner), dtype=np.int64)])
+        inner, (saved, saved_last) = self._rows("inner", 4), self._saved()
+        generations = np.concatenate([np.array(self.generations, dtype=np.int64).reshape(-1, 3), inner[:, :3], saved])
+        sizes = np.concatenate([np.array([len(us) for us in outer], dtype=np.int64), np.ones(len(inner) + len(saved), dtype=np.int64)])
         return Resolved(
             program=self.program,
             call=np.repeat(np.arange(len(lengths)), lengths),
@@ -337,7 +241,7 @@ class _Resolver:
             generation_microbatch=generations[:, 1],
             birth=generations[:, 2],
             last_start=np.concatenate([[0], np.cumsum(sizes)]),
-            last_users=np.concatenate([outer_last, inner_last]),
+            last_users=np.concatenate([np.array([u for us in outer for u in us], dtype=np.int64), inner[:, 3], saved_last]),
         )
 
 
