@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from pydantic import BaseModel
 
 from parasim import timeline
+from parasim.cli import main
 from parasim.config.schema import RunKeys
 from parasim.program import ops, workload
 from parasim.topology.schema import ClusterFile
@@ -60,8 +63,14 @@ def schema(model: type[BaseModel]) -> str:
 
 def keys_of(command: tuple[str, ...]) -> str:
     """Every path of the JSON object that a command prints, with its type; [] is any entry of a list."""
-    done = subprocess.run([sys.executable, "-m", "parasim", *command, "--json"], capture_output=True, text=True, timeout=120, check=True)
-    return "\n".join(sorted(set(_paths(json.loads(done.stdout), ""))))
+    out = io.StringIO()
+    with redirect_stdout(out), patch.object(sys, "argv", ["parasim", *command, "--json"]):
+        try:
+            main()
+        except SystemExit as ended:
+            if ended.code:
+                raise RuntimeError(f"parasim {' '.join(command)} ended with exit code {ended.code}") from None
+    return "\n".join(sorted(set(_paths(json.loads(out.getvalue()), ""))))
 
 
 def _paths(value: object, path: str) -> Iterator[str]:
