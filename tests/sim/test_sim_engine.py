@@ -90,9 +90,7 @@ def test_slow_downs_of_two_kinds_add_up() -> None:
         [collective("all_reduce", "g", "p", stream="dp.reduce")],
         [work(2.0), recv("x", "to0", stream="compute")],
     ]
-    t = run(
-        workload(bodies, {"x": 40, "p": 40}, {"g": [[0, 1]]}), network(3, links), profile(overlap__slowdown__p2p=0.5, overlap__slowdown__collective=1.0)
-    )
+    t = run(workload(bodies, {"x": 40, "p": 40}, {"g": [[0, 1]]}), network(3, links), profile(overlap__slowdown__p2p=0.5, overlap__slowdown__collective=1.0))
     assert (times(t, 0, 0)[1:], times(t, 0, 2)[1:]) == ((0.0, 4.0), (2.0, 6.0))
     done = 2 / 2 + 2 / 2.5 + 2 / 1.5
     assert times(t, 0, 3)[2] == pytest.approx(6 + 10 - done)
@@ -109,9 +107,7 @@ def test_crossed_blocking_sends_name_ranks_and_ops(fold: bool) -> None:
     bodies: list[list[Op]] = [[work(1.0, f"x{r}"), send(f"x{r}", f"to{1 - r}", "compute"), recv(f"x{1 - r}", f"to{1 - r}", "compute")] for r in (0, 1)]
     with pytest.raises(Deadlock) as caught:
         run(workload(bodies, {"x0": 4, "x1": 4}), star(2), fold=fold)
-    assert str(caught.value) == (
-        "deadlock: rank 0 is stuck at 0send send x0 to to1 on x0 [compute]; rank 1 is stuck at 0send send x1 to to0 on x1 [compute]"
-    )
+    assert str(caught.value) == ("deadlock: rank 0 is stuck at 0send send x0 to to1 on x0 [compute]; rank 1 is stuck at 0send send x1 to to0 on x1 [compute]")
     assert [rank for rank, _ in caught.value.stuck] == [0, 1]
 
 
