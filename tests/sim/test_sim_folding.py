@@ -202,6 +202,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     """Also in another process with other hashes of strings and other addresses."""
     here = {digest(tmp_path / f"{i}.npz") for i in range(3)}
     assert len(here) == 1
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from pathlib import Path; import test_sim_folding as t; print(t.digest(Path({str(tmp_path / 'x.npz')!r})))"
+    here_folder, target = str(Path(__file__).parent), str(tmp_path / "x.npz")
+    code = f"import sys; sys.path.insert(0, {here_folder!r}); from pathlib import Path; import test_sim_folding as t; print(t.digest(Path({target!r})))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "7"}, check=False)
     assert out.stdout.strip() == here.pop(), out.stderr
