@@ -62,12 +62,10 @@ def _during_backward(draft: Draft, names: list[str]) -> list[Bucket]:
         final = {r: i for i, o in enumerate(draft.bodies[key]) for r in o.writes}
         for i, op in enumerate(draft.bodies[key]):
             body.append(op)
-            for ref in op.writes:
-                name = ref.name.removesuffix(".grad")
-                if name in remaining and final[ref] == i:
-                    remaining.discard(name)
-                    open_.append(name)
-            if sum(_gradient_bytes(draft, n) for n in open_) >= draft.layout.data.bucket:
+            complete = [n for n in (r.name.removesuffix(".grad") for r in op.writes if final[r] == i) if n in remaining]
+            remaining.difference_update(complete)
+            open_ += complete
+            if complete and sum(_gradient_bytes(draft, n) for n in open_) >= draft.layout.data.bucket:
                 body += _close(draft, buckets, open_)
         body += _close(draft, buckets, open_)
         draft.bodies[f"{key}!"] = body

@@ -24,9 +24,11 @@ from .workload import Program, Workload
 REPLICATED = "dp"  # the group over which full gradients are replicas until a collective sums them
 
 
-def _instances(program: Program) -> Iterator[tuple[Op, tuple[int, ...]]]:
+def _communications(program: Program) -> Iterator[tuple[Collective | P2P, tuple[int, ...]]]:
+    """Every collective and batch of messages of a Program, in list order, with its microbatches."""
+    bodies = {name: [op for op in body if not isinstance(op, Compute)] for name, body in program.bodies.items()}
     for call in program.calls:
-        for op in program.bodies[call.body]:
+        for op in bodies[call.body]:
             yield op, call.microbatches
 
 
@@ -90,7 +92,7 @@ def _channels(workload: Workload, first: dict[int, int]) -> list[Violation]:
     received: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for c, rank in first.items():
         sizes = workload.programs[c].sizes
-        for op, microbatches in _instances(workload.programs[c]):
+        for op, microbatches in _communications(workload.programs[c]):
             if isinstance(op, P2P):
                 for m in op.sends:
                     peer = int(workload.class_of_rank[workload.peers[m.peer][rank]])
@@ -135,7 +137,7 @@ def _collectives(workload: Workload, first: dict[int, int]) -> list[Violation]:
 def _orders(program: Program, group: str) -> dict[str, list[tuple[str | int | None, ...]]]:
     """(op, bytes, reduce, dim, root) of the collectives of a group, in order, by stream."""
     orders: dict[str, list[tuple[str | int | None, ...]]] = {}
-    for op, _ in _instances(program):
+    for op, _ in _communications(program):
         if isinstance(op, Collective) and op.group == group:
             nbytes = max(program.nbytes(op.reads), program.nbytes(op.writes))
             orders.setdefault(op.stream, []).append((op.op, nbytes, op.reduce, op.dim, op.root))
