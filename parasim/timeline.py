@@ -115,7 +115,7 @@ class Timeline:
                 header = json.loads(z["header"].tobytes().decode())
                 arrays = {k: z[k] for k in ("ops", "flows", "memory", "edges", "representative")}
         except (ValueError, KeyError, OSError, EOFError, BadZipFile) as e:
-            raise Unparsable(f"{path}: not a parasim timeline ({type(e).__name__}: {e})") from e
+            raise Unparsable(f"{path}: not a parasim timeline (a .npz that `parasim run` or `parasim execute` wrote)") from e
         if header.get("version") != VERSION or arrays["ops"].dtype != OPS:
             raise Unparsable(f"{path}: timeline version {header.get('version')}, this parasim reads {VERSION}")
         return Timeline(

@@ -72,4 +72,5 @@ def _candidates(run: Run) -> Iterator[list[str]]:
     if len(singles) > 1:
         yield every
     for degrees in _degrees(run):
-        yield [*degrees, *dict.fromkeys((*every, *rows, *(["tensor.sequence_parallel=true"] if "tp" in degrees[0] else [])))]
+        more_tp = any("parallel.tp" in d for d in degrees) and not layout.tensor.sequence_parallel
+        yield [*degrees, *dict.fromkeys((*every, *rows, *(["tensor.sequence_parallel=true"] if more_tp else [])))]

@@ -13,6 +13,7 @@ from ..units import format_flops, format_memory, format_seconds
 from .values import Report, Stage
 
 WIDTH = 110
+BINDING = 0.5  # a link used more than this share of the step is called binding
 BAR = 40
 
 
@@ -45,10 +46,12 @@ def _headline(report: Report) -> RenderableType:
     if report.hfu is not None:
         table.add_row("HFU", f"{_percent(report.hfu)} (with recompute)")
     if report.bubble_makespan is not None and report.bubble_over_ideal is not None:
-        table.add_row("bubble", f"{_percent(report.bubble_makespan)} of the step ({_percent(report.bubble_over_ideal)} over the ideal)")
+        table.add_row("bubble", f"{_percent(report.bubble_makespan)} of the step: all that is not compute on the busiest rank, exposed communication too")
     if report.binding_link is not None:
         link = report.binding_link
-        table.add_row("binding link", f"{link.kind}: {link.busiest} is {_percent(link.busiest_mean)} used on average")
+        table.add_row(
+            "binding link" if link.busiest_mean >= BINDING else "busiest link", f"{link.kind}: {link.busiest} is {_percent(link.busiest_mean)} used on average"
+        )
     if report.cost is not None:
         table.add_row("cost", f"{report.cost:,.4g} USD per step")
     return table

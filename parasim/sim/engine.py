@@ -99,7 +99,7 @@ class Rank:
         inside = ~np.isnan(self.seconds)
         start = self.began[self.runs.run] + self.runs.offset
         self.ready[inside] = self.start[inside] = start[inside]
-        self.end[inside] = start[inside] + self.seconds[inside]
+        self.end[inside] = (self.began[self.runs.run] + self.runs.after)[inside]
 
 
 @dataclass

@@ -20,13 +20,15 @@ from ..program.workload import IntArray
 class Runs:
     """Runs of a rank's n op instances. `order` int[n] lists instances stream by stream; run k covers `order[first[k]:first[k + 1]]`.
 
-    `seconds[k]` is its length (nan: one op that must be replayed), `offset[i]` where instance i starts in its run, `run[i]` which it is in.
+    `seconds[k]` is its length (nan: one op that must be replayed). Instance i is in run `run[i]`, from `offset[i]` to `after[i]` seconds after
+    the run began: where one op ends the next starts, to the last bit.
     """
 
     order: IntArray
     first: IntArray
     seconds: NDArray[np.float64]
     offset: NDArray[np.float64]
+    after: NDArray[np.float64]
     run: IntArray
 
 
@@ -46,9 +48,10 @@ def fuse(resolved: Resolved, seconds: NDArray[np.float64]) -> Runs:
     member = np.cumsum(begins) - 1
     lengths = np.where(known, seconds[order], 0.0)
     before = np.concatenate([[0.0], np.cumsum(lengths)])
-    offset, run = np.empty(n), np.empty(n, dtype=np.int64)
+    offset, after, run = np.empty(n), np.empty(n), np.empty(n, dtype=np.int64)
     offset[order] = before[:-1] - before[first][member]
+    after[order] = before[1:] - before[first][member]
     run[order] = member
     bounds = np.append(first, n)
     total = np.where(known[first], before[bounds[1:]] - before[first], np.nan) if n else np.zeros(0)
-    return Runs(order, bounds, total, offset, run)
+    return Runs(order, bounds, total, offset, after, run)
