@@ -206,7 +206,8 @@ def test_wrong_input_is_one_clear_message(cli: Cli, here: Path, arguments: list[
     write("empty.yaml", "")
     write("config.json", '{"model_type": "llama", "vocab_size": 1000}')
     write("keyless.yaml", FIXED.replace(FIXED.splitlines()[1], "model: config.json"))
-    write("tiny.yaml", FIXED.replace("cluster: h100-hgx-ib400", "cluster: {name: t, accelerator: h100-sxm, node: {count: 1, devices: 2, scale_up: {kind: switch, bandwidth: 50 GB/s, latency: 0 s}}}"))  # fmt: skip
+    node = "{count: 1, devices: 2, scale_up: {kind: switch, bandwidth: 50 GB/s, latency: 0 s}}"
+    write("tiny.yaml", FIXED.replace("cluster: h100-hgx-ib400", f"cluster: {{name: t, accelerator: h100-sxm, node: {node}}}"))
     before = sorted(here.iterdir())
     for command in (["run", *arguments, "--out", "made"], ["run", *arguments, "--json"], ["check", *arguments]):
         answer = cli(*command)
