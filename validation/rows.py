@@ -37,7 +37,7 @@ class Case:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a .jsonl file. Raises `Malformed` for a missing file, `Unparsable` for an empty or broken one."""
+    """The rows of a .jsonl file, each with an id. Raises `Malformed` for a missing file, `Unparsable` for an empty or broken one."""
     if not path.is_file():
         raise Malformed(f"{path}: no such file")
     lines = [(n, line) for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if line.strip()]
@@ -48,10 +48,9 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
             row = json.loads(line)
         except json.JSONDecodeError as error:
             raise Unparsable(f"{path}:{number}:{error.colno}: is not JSON: {error.msg}") from None
-        missing = [key for key in ("id", "model", "cluster", "strategy", "measured") if not isinstance(row, dict) or key not in row]
-        if missing:
-            raise Unparsable(f"{path}:{number}: lacks {', '.join(missing)}")
-        yield row
+        if not isinstance(row, dict):
+            raise Unparsable(f"{path}:{number}: is not an object")
+        yield {"id": f"{path.stem}-{number:04}", **row}
 
 
 def source_of(row: Mapping[str, Any]) -> str:
@@ -60,7 +59,10 @@ def source_of(row: Mapping[str, Any]) -> str:
 
 
 def to_case(row: Mapping[str, Any]) -> Case:
-    """The run that `row` describes. Raises `NotModelled` with every reason at once."""
+    """The run that `row` describes. Raises `NotModelled` with every reason at once, also where the row is no training step."""
+    missing = [key for key in ("model", "cluster", "strategy", "measured") if key not in row]
+    if missing:
+        raise NotModelled(f"lacks {', '.join(missing)}")
     model, strategy, cluster = row["model"], row["strategy"], row["cluster"]
     reasons = _reasons(row)
     if reasons:

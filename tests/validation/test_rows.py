@@ -91,7 +91,7 @@ def test_uneven_first_and_last_stage() -> None:
     assert case.run["pipeline"] == {"schedule": "1f1b", "layers": [2, 3, 3, 3, 3, 3, 3, 2]}
 
 
-@pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("{", "is not JSON"), (json.dumps({"id": "x"}), "lacks model, cluster, strategy, measured")])
+@pytest.mark.parametrize(("text", "message"), [("", "is empty"), ("{", "is not JSON"), ("[1]", "is not an object")])
 def test_broken_files(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
@@ -99,3 +99,12 @@ def test_broken_files(tmp_path: Path, text: str, message: str) -> None:
         list(read_rows(path))
     with pytest.raises(Malformed, match="no such file"):
         list(read_rows(tmp_path / "absent.jsonl"))
+
+
+def test_a_row_that_is_no_training_step_is_refused_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"op": "all_reduce", "time_us": 3}\n')
+    (row,) = read_rows(path)
+    assert row["id"] == "rows-0001"
+    with pytest.raises(NotModelled, match="lacks model, cluster, strategy, measured"):
+        to_case(row)
