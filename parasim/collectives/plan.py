@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from ..errors import Malformed
 from ..topology.cluster import Cluster, Link
 from .group import Group, Round
 from .selection import ALGORITHMS, Choice, ring_order, select
+
+FILLED = frozenset({"tree", "nvls-tree"})  # a pipeline from the leaves to the root must fill; on a ring all ports work from the first step
 
 
 @dataclass(frozen=True)
@@ -102,30 +105,62 @@ def fastest(plans: Sequence[CollectivePlan], cluster: Cluster, profile: Profile)
     return replace(best, reason=f"fastest by profile {profile.name}: {timed[0][0] * 1e6:.4g} us, not {others}")
 
 
-def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile) -> CollectivePlan:
-    """`rounds` of the chosen algorithm for `nbytes`, with what the profile says of the op, the algorithm and the way its protocols start.
+class Start(NamedTuple):
+    """What a call costs beside its bytes at full rate (s): `call` once, `latency` of its messages in a row, and how its protocols start.
 
-    Protocols (as NCCL's LL and Simple): small messages go by one with short latencies and dear bytes (1 + small_message_cost times as long),
-    large ones by one with full rate and long latencies (1 + large_message_latency times). The cheaper one holds; what it costs beyond
-    latency and rate is latency of the first phase, so that no byte is counted twice on a link.
+    Small messages go by a protocol of short latencies and dear bytes (they take 1 + `small` times as long), large ones by one of full rate
+    and long latencies (by `large` seconds), as NCCL's LL and Simple do; the cheaper one holds. `per_byte` are seconds at full rate.
+    Up to `short` bytes the call costs `short_call` more.
     """
-    at = f"algorithm.{choice.name}"
+
+    call: float
+    latency: float
+    per_byte: float
+    small: float
+    large: float
+    short: float = 0.0
+    short_call: float = 0.0
+
+    def beyond(self, nbytes: float) -> float:
+        """Seconds beyond latency and full rate: the call's own and those of the better protocol."""
+        call = self.call + (self.short_call if nbytes <= self.short else 0.0)
+        return call + min(self.small * nbytes * self.per_byte, self.large) if self.large else call
+
+    def seconds(self, nbytes: float) -> float:
+        """The whole call, alone on the network."""
+        return self.latency + nbytes * self.per_byte + self.beyond(nbytes)
+
+
+def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, profile: Profile) -> tuple[tuple[Phase, ...], Start]:
+    """The phases of `rounds` for one byte, with the profile's numbers of the op and the algorithm, and what starting them costs."""
+    at = f"algorithm.{algorithm}"
     step = profile.get(f"collective.{op}.step_latency", 0.0) + profile.get(f"{at}.step_latency", 0.0)
     factor = profile.get(f"collective.{op}.bandwidth_factor", 1.0) * profile.get(f"{at}.bandwidth_factor", 1.0)
-    phases = [
-        Phase(r.latency + r.steps * step, nbytes if r.weights else 0.0, tuple(sorted((link, weight / factor) for link, weight in r.weights.items())))
+    phases = tuple(
+        Phase(r.latency + r.steps * step, 1.0 if r.weights else 0.0, tuple(sorted((link, weight / factor) for link, weight in r.weights.items())))
         for r in rounds
-    ]
-    start = profile.get(f"collective.{op}.latency", 0.0) + profile.get(f"{at}.latency", 0.0)
+    )
+    call = profile.get(f"collective.{op}.latency", 0.0) + profile.get(f"{at}.latency", 0.0)
+    post = 0.0
     if op == "all_to_all":
-        start += profile.get("p2p.post", 0.0) * (group.size - min(map(len, group.blocks())))
-    small, large = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.large_message_latency", 0.0)
-    if small and large:
-        rates = _PerKind(profile, "network.bandwidth_factor", 1.0)
-        moving = sum(_moving(phase, group.cluster, rates) for phase in phases)
-        start += min(small * moving, large * sum(phase.latency for phase in phases))
-    phases[0] = replace(phases[0], latency=phases[0].latency + start)
-    return CollectivePlan(op, choice.name, choice.reason, tuple(phases), nbytes * sum(r.sent for r in rounds))
+        peers = group.size - min(map(len, group.blocks()))
+        call += profile.get("p2p.post", 0.0) * peers
+        post = profile.get("p2p.short_post", 0.0) * peers
+    rates = _PerKind(profile, "network.bandwidth_factor", 1.0)
+    per_byte = sum(_moving(phase, group.cluster, rates) for phase in phases)
+    latency = sum(phase.latency for phase in phases)
+    fill = latency if algorithm in FILLED else latency / max(1, sum(r.steps for r in rounds))
+    small, large = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.large_message_latency", 0.0) * fill
+    short = profile.get("p2p.short_bytes", 0.0) * group.size if post else 0.0
+    return phases, Start(call, latency, per_byte, small, large, short, post)
+
+
+def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile) -> CollectivePlan:
+    """The plan of `rounds` for `nbytes`. What the start costs is latency of the first phase, so that no byte is counted twice on a link."""
+    phases, start = phases_of(op, choice.name, rounds, group, profile)
+    first = replace(phases[0], latency=phases[0].latency + start.beyond(nbytes))
+    sized = tuple(replace(phase, bytes=phase.bytes * nbytes) for phase in (first, *phases[1:]))
+    return CollectivePlan(op, choice.name, choice.reason, sized, nbytes * sum(r.sent for r in rounds))
 
 
 def send(nbytes: float, source: str, target: str, cluster: Cluster, profile: Profile, ranks: int = 2) -> CollectivePlan:
