@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,21 +108,55 @@ class Timeline:
     @staticmethod
     def load(path: Path) -> Timeline:
         """Read what `save` wrote. Raises Malformed for a missing file, Unparsable for anything that is not a Timeline of this version."""
-        if not path.is_file():
-            raise Malformed(f"{path}: no such file")
-        try:
-            with np.load(path, allow_pickle=False) as z:
-                header = json.loads(z["header"].tobytes().decode())
-                arrays = {k: z[k] for k in ("ops", "flows", "memory", "edges", "representative")}
-        except (ValueError, KeyError, OSError, EOFError, BadZipFile) as e:
-            raise Unparsable(f"{path}: not a parasim timeline (a .npz that `parasim run` or `parasim execute` wrote)") from e
-        if header.get("version") != VERSION or arrays["ops"].dtype != OPS:
+        header, columns = _read(path)
+        if header.get("version") != VERSION:
             raise Unparsable(f"{path}: timeline version {header.get('version')}, this parasim reads {VERSION}")
+        for name, dtype in COLUMNS.items():
+            if columns[name].dtype != dtype or columns[name].ndim != 1:
+                raise Unparsable(f"{path}: column {name} is {columns[name].ndim}-dimensional {columns[name].dtype}, not a list of {dtype}")
         return Timeline(
-            **arrays,
-            streams=tuple(header["streams"]),
-            phases=tuple(header["phases"]),
-            buffers=tuple(header["buffers"]),
-            links=tuple((n, k, b, m) for n, k, b, m in header["links"]),
-            meta=header["meta"],
+            **columns,
+            streams=_names(path, header, "streams"),
+            phases=_names(path, header, "phases"),
+            buffers=_names(path, header, "buffers"),
+            links=_links(path, header),
+            meta=_entry(path, header, "meta", dict),
         )
+
+
+COLUMNS: Mapping[str, np.dtype[Any]] = {"ops": OPS, "flows": FLOWS, "memory": MEMORY, "edges": EDGES, "representative": np.dtype(np.int64)}
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """(header, columns) of a file as they are stored."""
+    if not path.is_file():
+        raise Malformed(f"{path}: no such file")
+    try:
+        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as z:
+            missing = [k for k in ("header", *COLUMNS) if k not in z]
+            if missing:
+                raise ValueError(f"{', '.join(missing)} missing")
+            header = json.loads(z["header"].tobytes().decode())
+            columns = {k: z[k] for k in COLUMNS}
+    except Exception as e:  # a damaged file can fail anywhere in zip, deflate or npy
+        raise Unparsable(f"{path}: not a parasim timeline ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'empty'})") from e
+    if not isinstance(header, dict):
+        raise Unparsable(f"{path}: not a parasim timeline (the header is a {type(header).__name__})")
+    return header, columns
+
+
+def _entry(path: Path, header: Mapping[str, Any], key: str, kind: type) -> Any:
+    if not isinstance(header.get(key), kind):
+        raise Unparsable(f"{path}: {key} of the header is missing or no {kind.__name__}")
+    return header[key]
+
+
+def _names(path: Path, header: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    return tuple(map(str, _entry(path, header, key, list)))
+
+
+def _links(path: Path, header: Mapping[str, Any]) -> tuple[tuple[str, str, float, int], ...]:
+    try:
+        return tuple((str(n), str(k), float(b), int(m)) for n, k, b, m in _entry(path, header, "links", list))
+    except (TypeError, ValueError) as e:
+        raise Unparsable(f"{path}: links of the header are not (name, kind, bytes/s, multiplicity)") from e
