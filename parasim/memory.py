@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .program.edges import Resolved
-from .program.ops import CATEGORIES
+from .program.ops import CATEGORIES, Compute, Op
 from .program.workload import buffer_bytes
 from .timeline import Timeline
 
@@ -111,7 +111,8 @@ def memory_bound(resolved: Resolved) -> float:
     """A lower bound of the peak bytes of a rank from the order of its compute stream alone, without times.
 
     A generation is alive at least from the first to the last compute-stream op known to use it: its birth, if that is on the compute
-    stream, and its last user there. What lives only on other streams is left out. Persistent buffers count throughout.
+    stream, and its last user there. What lives only on other streams is left out. Persistent buffers count throughout. Only compute ops that
+    take time count: what an op of no seconds reads may die as its output is born.
     """
     if "compute" not in resolved.streams or not len(resolved):
         return 0.0
@@ -126,4 +127,14 @@ def memory_bound(resolved: Resolved) -> float:
     level = np.zeros(len(resolved) + 1)
     np.add.at(level, first[mortal], weight[mortal])
     np.add.at(level, last[mortal] + 1, -weight[mortal])
-    return float(weight[resolved.birth < 0].sum() + max(0.0, np.cumsum(level)[:-1].max()))
+    return float(weight[resolved.birth < 0].sum() + np.cumsum(level)[:-1].max(where=_lasting(resolved) & on_compute, initial=0.0))
+
+
+def _lasting(resolved: Resolved) -> NDArray[np.bool_]:
+    """Which instances are computes that take time, bool[n]: all but those made of delays of 0 s."""
+    bodies = {name: np.array([_takes_time(op) for op in body], dtype=bool) for name, body in resolved.program.bodies.items()}
+    return np.concatenate([bodies[call.body] for call in resolved.program.calls])
+
+
+def _takes_time(op: Op) -> bool:
+    return isinstance(op, Compute) and any(k.name != "delay" or float(k.dims[0]) > 0 for k in op.kernels)
