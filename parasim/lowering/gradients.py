@@ -175,11 +175,16 @@ def _step_op(kernel: Kernel) -> Compute:
 def _adam(draft: Draft, g: Ref, p: Ref, m: Ref, v: Ref, low: Ref | None) -> Compute:
     writes = (p, m, v, *((low,) if low else ()))
     model = draft.plan.model
-    if isinstance(model, Fixed):  # the whole step takes the given time, spread over the parameters it updates
-        held = sum(_elements(draft, n) for n in draft.parameters)
-        share = int(draft.buffers[p.name].shape[0]) * (draft.layout.degrees.dp if _sharded(draft) else 1) / max(held, 1)
-        return _step_op(Kernel("delay", (p, g, m, v), writes, (model.optimizer * min(share, 1.0),), draft.layout.precision))
+    if isinstance(model, Fixed):
+        return _step_op(Kernel("delay", (p, g, m, v), writes, (model.optimizer * _share(draft, p),), draft.layout.precision))
     return _step_op(Kernel("adam", (p, g, m, v), writes, (), _state_dtype(draft)))
+
+
+def _share(draft: Draft, p: Ref) -> float:
+    """The part of the rank's parameters that updating `p` covers, by elements, or by number where none has any."""
+    updated = draft.buffers[p.name].of or (p.name,)
+    held = sum(_elements(draft, n) for n in draft.parameters)
+    return sum(_elements(draft, n) for n in updated) / held if held else len(updated) / len(draft.parameters)
 
 
 def _zero(draft: Draft) -> Compute:

@@ -14,7 +14,7 @@ from parasim.config import build
 from parasim.lowering import lower
 from parasim.memory import memory_peak
 from parasim.model.layers import parameters
-from parasim.program.ops import CATEGORIES, Collective
+from parasim.program.ops import CATEGORIES, Collective, Compute
 from parasim.program.workload import Program
 from parasim.sim import simulate
 
@@ -239,3 +239,15 @@ def test_uneven_layers_put_their_parameters_where_they_are() -> None:
     _, w = lowered("mlp", pp=3, pipeline={"layers": [1, 2, 3]})
     assert [held(p, "parameters") for p in w.programs] == [2 * n * 2 * HIDDEN * 64 for n in (1, 2, 3)]
     assert MODELS["mlp"]["layers"] == 6
+
+
+@pytest.mark.parametrize("count", [0, 3, 10**6 + 1])
+@pytest.mark.parametrize("cut", [{}, {"pp": 2}, {"dp": 4}, {"dp": 3, "pp": 2, "zero": {"stage": 1}}, {"dp": 4, "zero": {"stage": 1}}], ids=str)
+@pytest.mark.parametrize("data", [{"mode": "flat"}, {"mode": "bucketed", "bucket": "1 B"}], ids=str)
+def test_a_fixed_optimizer_takes_its_time_once_per_rank(count: int, cut: dict[str, Any], data: dict[str, Any]) -> None:
+    """Spread over the updates, however many there are and however few parameters: 5 ms of every rank."""
+    fixed = {"kind": "fixed", "layers": 4, "forward": "1 ms", "input_grad": "1 ms", "weight_grad": "1 ms", "optimizer": "5 ms", "parameters": count}
+    plan = build(keys("mlp", data=data, **cut) | {"model": fixed}).plan
+    for program in lower(plan).programs:
+        steps = [o for o in ops(program) if isinstance(o, Compute) and o.label.phase == "S"]
+        assert sum(float(k.dims[0]) for o in steps for k in o.kernels) == pytest.approx(5e-3, rel=1e-12)
