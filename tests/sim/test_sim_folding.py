@@ -206,3 +206,15 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {here_folder!r}); from pathlib import Path; import test_sim_folding as t; print(t.digest(Path({target!r})))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "7"}, check=False)
     assert out.stdout.strip() == here.pop(), out.stderr
+
+
+@pytest.mark.xfail(strict=True, reason="sets of fluids are walked in the order of their addresses: rows of `flows` change places, rates change by a bit")
+def test_the_same_input_gives_the_same_bytes_unfolded(tmp_path: Path) -> None:
+    """Under contention, with other objects in memory before each run."""
+    run = build(CONTENDED)
+    seen, litter = set(), []
+    for i in range(8):
+        litter += [object() for _ in range(1000 * i)][:: i + 1]
+        simulate(lower(run.plan), run.cluster, run.profile, fold=False).save(tmp_path / "t.npz")
+        seen.add(hashlib.sha256((tmp_path / "t.npz").read_bytes()).hexdigest())
+    assert len(seen) == 1
