@@ -18,13 +18,15 @@ class Round(NamedTuple):
     """A part of a collective that moves all its bytes at one pace.
 
     `steps` serial steps of the algorithm, `latency` the sum of the route latencies on its longest chain of dependent messages (s),
-    `weights[link]` bytes on that link and `sent` mean bytes leaving a rank, both per byte of the collective's buffer.
+    `weights[link]` bytes on that link and `sent` mean bytes leaving a rank, both per byte of the collective's buffer. `hidden`: the
+    latency passes while bytes move, so that the longer of the two holds instead of their sum.
     """
 
     steps: int
     latency: float
     weights: Mapping[int, float]
     sent: float
+    hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,21 @@ class Group:
                 for link in self.cluster.route(a, b):
                     out[link] = out.get(link, 0.0) + nbytes
         return out
+
+    @property
+    def root_member(self) -> str:
+        """The device at `root`."""
+        return self.members[self.root]
+
+    @property
+    def others(self) -> list[str]:
+        """All members but the root."""
+        return [m for m in self.members if m != self.root_member]
+
+    def round(self, flows: Sequence[tuple[str, str, float]]) -> Round:
+        """One step in which the messages (from, to, part of the buffer) travel at once."""
+        used = [(a, b) for a, b, part in flows if part]
+        return Round(1, max((self.hop(a, b) for a, b in used), default=0.0), self.loads(flows), sum(part for _, _, part in flows) / self.size)
 
     def everyone(self) -> Round:
         """One step in which every member sends 1/n to every other: (n-1)/n per rank."""

@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cost.profile import Profile
-from ..errors import Malformed
+from ..errors import Malformed, Refused, Unreachable
 from ..topology.cluster import Cluster, Link
+from .catalog import ALGORITHMS
 from .group import Group, Round
-from .selection import ALGORITHMS, Choice, ring_order, select
+from .selection import Choice, call_of, choices, named, ring_order
+from .torus import stripes
 
 FILLED = frozenset({"tree", "nvls-tree"})  # a pipeline from the leaves to the root must fill; on a ring all ports work from the first step
 
@@ -69,20 +71,35 @@ def plan(
 
     `nbytes` is the larger of a rank's two buffers (all_gather: the output, reduce_scatter: the input, all_to_all: the whole send buffer).
     `shares[i, j]`, for an uneven all_to_all, is the part of `nbytes` that member i sends to member j. `root` is a position in `members`.
-    Where the profile holds numbers of several algorithms of `op`, "auto" takes the one that is fastest alone on the network.
+    "auto" takes what the profile's `algorithms` name, else the fastest of those the profile holds start-up times of (`contenders`), else what the
+    table names; of several the one that is fastest alone on the network, leaving out those that refuse these members.
     One member, or zero bytes (but for a barrier): no phase. Raises `Malformed`, and `Unreachable` across a partition.
     """
     _check(op, nbytes, members, cluster, root, shares)
-    nodes = {cluster.node_of[m] for m in members}
-    choice = select(op, profile.backend, "node" if len(nodes) == 1 else "nodes", nbytes, algorithm)
+    picked = choices(op, profile, call_of(members, cluster, nbytes), algorithm)
     if len(members) == 1 or (nbytes == 0 and op != "barrier"):
-        return CollectivePlan(op, choice.name, choice.reason, (), 0.0)
+        return CollectivePlan(op, picked[0].name, picked[0].reason, (), 0.0)
     group = group_of(members, cluster, profile, root, shares)
-    rivals = contenders(op, profile) if algorithm == "auto" else ()
-    if len(rivals) < 2:
-        return price(op, choice, choice.run(group), nbytes, group, profile)
-    choices = [select(op, profile.backend, "any", nbytes, name) for name in rivals]
-    return fastest([price(op, c, c.run(group), nbytes, group, profile) for c in choices], cluster, profile)
+    rivals = contenders(op, profile) if algorithm == "auto" and not picked[0].asked else ()
+    if len(rivals) > 1:
+        picked = tuple(Choice(name, f"profile {profile.name} compares", named(op, name, "profile")) for name in rivals)
+    return fastest(_possible(op, picked, nbytes, group, profile), cluster, profile)
+
+
+def _possible(op: str, picked: Sequence[Choice], nbytes: float, group: Group, profile: Profile) -> list[CollectivePlan]:
+    """The plans of those choices that accept these members. Raises the first refusal when none does, and `Unreachable` at once."""
+    plans: list[CollectivePlan] = []
+    refusals: list[Refused] = []
+    for choice in picked:
+        try:
+            plans.append(price(op, choice, choice.run(group), nbytes, group, profile))
+        except Unreachable:
+            raise
+        except Refused as error:
+            refusals.append(error)
+    if not plans:
+        raise refusals[0]
+    return plans
 
 
 def group_of(members: Sequence[str], cluster: Cluster, profile: Profile, root: int = 0, shares: NDArray[np.float64] | None = None) -> Group:
@@ -99,10 +116,12 @@ def contenders(op: str, profile: Profile) -> tuple[str, ...]:
 
 def fastest(plans: Sequence[CollectivePlan], cluster: Cluster, profile: Profile) -> CollectivePlan:
     """The plan that takes least time alone on the network; its reason names the others and their times."""
+    if len(plans) == 1:
+        return plans[0]
     timed = sorted(((seconds(p, cluster, profile), i) for i, p in enumerate(plans)))
     best = plans[timed[0][1]]
     others = ", ".join(f"{plans[i].algorithm} {time * 1e6:.4g} us" for time, i in timed[1:])
-    return replace(best, reason=f"fastest by profile {profile.name}: {timed[0][0] * 1e6:.4g} us, not {others}")
+    return replace(best, reason=f"{best.reason}; fastest by profile {profile.name}: {timed[0][0] * 1e6:.4g} us, not {others}")
 
 
 class Start(NamedTuple):
@@ -110,7 +129,7 @@ class Start(NamedTuple):
 
     Small messages go by a protocol of short latencies and dear bytes (they take 1 + `small` times as long), large ones by one of full rate
     and long latencies (by `large` seconds), as NCCL's LL and Simple do; the cheaper one holds. `per_byte` are seconds at full rate.
-    Up to `short` bytes the call costs `short_call` more.
+    Up to `short` bytes the call costs `short_call` more. `hidden`: latency passes while bytes move, the longer of the two holds.
     """
 
     call: float
@@ -120,6 +139,7 @@ class Start(NamedTuple):
     large: float
     short: float = 0.0
     short_call: float = 0.0
+    hidden: bool = False
 
     def beyond(self, nbytes: float) -> float:
         """Seconds beyond latency and full rate: the call's own and those of the better protocol."""
@@ -128,7 +148,8 @@ class Start(NamedTuple):
 
     def seconds(self, nbytes: float) -> float:
         """The whole call, alone on the network."""
-        return self.latency + nbytes * self.per_byte + self.beyond(nbytes)
+        moving = nbytes * self.per_byte
+        return self.beyond(nbytes) + (max(self.latency, moving) if self.hidden else self.latency + moving)
 
 
 def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, profile: Profile) -> tuple[tuple[Phase, ...], Start]:
@@ -152,27 +173,32 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     fill = latency if algorithm in FILLED else latency / max(1, sum(r.steps for r in rounds))
     small, large = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.large_message_latency", 0.0) * fill
     short = profile.get("p2p.short_bytes", 0.0) * group.size if post else 0.0
-    return phases, Start(call, latency, per_byte, small, large, short, post)
+    return phases, Start(call, latency, per_byte, small, large, short, post, all(r.hidden for r in rounds))
 
 
 def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile) -> CollectivePlan:
     """The plan of `rounds` for `nbytes`. What the start costs is latency of the first phase, so that no byte is counted twice on a link."""
     phases, start = phases_of(op, choice.name, rounds, group, profile)
-    first = replace(phases[0], latency=phases[0].latency + start.beyond(nbytes))
-    sized = tuple(replace(phase, bytes=phase.bytes * nbytes) for phase in (first, *phases[1:]))
-    return CollectivePlan(op, choice.name, choice.reason, sized, nbytes * sum(r.sent for r in rounds))
+    sized = [replace(phase, bytes=phase.bytes * nbytes) for phase in phases]
+    if start.hidden:
+        rates = _PerKind(profile, "network.bandwidth_factor", 1.0)
+        sized = [replace(phase, latency=max(0.0, phase.latency - _moving(phase, group.cluster, rates))) for phase in sized]
+    sized[0] = replace(sized[0], latency=sized[0].latency + start.beyond(nbytes))
+    return CollectivePlan(op, choice.name, choice.reason, tuple(sized), nbytes * sum(r.sent for r in rounds))
 
 
 def send(nbytes: float, source: str, target: str, cluster: Cluster, profile: Profile, ranks: int = 2) -> CollectivePlan:
     """One message: its route's latency, then its bytes over every link of the route. Zero bytes, or to itself: no phase.
 
+    On a torus it is cut into as many parts as axes have an offset; they take ways that share no link (`torus.stripes`).
     `ranks` of the communicator share the channels of each device, where the profile limits them.
     """
     if nbytes < 0:
         raise Malformed(f"bytes={nbytes:g} is negative; a message has 0 bytes or more")
     if nbytes == 0 or source == target:
         return CollectivePlan("send", "route", "nothing to move", (), 0.0)
-    route = cluster.route(source, target)
+    ways = stripes(cluster, source, target)
+    route = ways[0]
     extra = _PerKind(profile, "network.latency", 0.0)
     latency = sum(cluster.links[i].latency + extra[cluster.links[i].kind] for i in route) + profile.get("p2p.latency", 0.0)
     slower = 1 / profile.get("p2p.bandwidth_factor", 1.0)
@@ -180,7 +206,7 @@ def send(nbytes: float, source: str, target: str, cluster: Cluster, profile: Pro
     limit = channel_rate(nbytes, ranks, profile)
     weights = {i: max(slower, _effective(cluster.links[i], factor) / limit) for i in route}
     least = min(weights.values())  # the narrowest link of the route decides; the wider ones carry the bytes as they are
-    phase = Phase(latency, nbytes, tuple((i, least) for i in route))
+    phase = Phase(latency, nbytes, tuple((i, least / len(ways)) for way in ways for i in way))
     return CollectivePlan("send", "route", "point to point", (phase,), nbytes)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from .group import Group, Round
+from .messages import Key, Keys, Message, Schedule, Steps, even, together
 
 
 def all_reduce(group: Group) -> list[Round]:
@@ -29,38 +30,24 @@ def reduce_scatter(group: Group) -> list[Round]:
 
 def broadcast(group: Group) -> list[Round]:
     """A pipelined chain that starts at the root: S over each of n-1 hops; the fill of the pipeline is n-1 latencies."""
-    return [_chain(group, [_rotated(ring, ring.index(group.members[group.root])) for ring in group.rings])]
+    return [_chain(group, [_rotated(ring, ring.index(group.root_member)) for ring in group.rings])]
 
 
 def reduce(group: Group) -> list[Round]:
     """A pipelined chain that ends at the root: S over each of n-1 hops."""
-    return [_chain(group, [_rotated(ring, ring.index(group.members[group.root]) + 1) for ring in group.rings])]
+    return [_chain(group, [_rotated(ring, ring.index(group.root_member) + 1) for ring in group.rings])]
 
 
 def reduce_gather(group: Group) -> list[Round]:
     """Ring reduce-scatter, then every member sends its 1/n to the root, which receives 2(n-1)/n S in all (gloo)."""
-    n, root = group.size, group.members[group.root]
-    others = [m for m in group.members if m != root]
-    gather = Round(1, max(group.hop(m, root) for m in others), group.loads((m, root, 1 / n) for m in others), (n - 1) / n**2)
-    return [_around(group, n - 1), gather]
-
-
-def all_to_all(group: Group) -> list[Round]:
-    """n-1 shifted steps: in step k member i sends to member i+k; every step waits for the slowest pair."""
-    n, shares = group.size, group.shares
-    rounds = []
-    for k in range(1, n):
-        pairs = [(i, (i + k) % n) for i in range(n)]
-        flows = [(group.members[i], group.members[j], 1 / n if shares is None else float(shares[i, j])) for i, j in pairs]
-        latency = max(group.hop(a, b) for a, b, _ in flows)
-        rounds.append(Round(1, latency, group.loads(flows), sum(part for _, _, part in flows) / n))
-    return rounds
+    n = group.size
+    return [_around(group, n - 1), group.round([(m, group.root_member, 1 / n) for m in group.others])]
 
 
 def _around(group: Group, steps: int) -> Round:
     """`steps` steps around the rings, S/n per step split over the rings."""
     n, part = group.size, 1 / len(group.rings)
-    flows = [(a, b, steps / n * part) for ring in group.rings for a, b in zip(ring, _rotated(ring, 1), strict=True)]
+    flows = ((a, b, steps / n * part) for ring in group.rings for a, b in zip(ring, _rotated(ring, 1), strict=True))
     return Round(steps, max(_walk(group, ring, steps) for ring in group.rings), group.loads(flows), steps / n)
 
 
@@ -87,3 +74,78 @@ def _chain(group: Group, chains: Sequence[Sequence[str]]) -> Round:
 def _rotated(ring: Sequence[str], start: int) -> tuple[str, ...]:
     start %= len(ring)
     return (*ring[start:], *ring[:start])
+
+
+# ---- the same as messages
+
+
+def gather_steps(order: Sequence[int], owned: Sequence[Keys]) -> Steps:
+    """All-gather around the places `order`; the i-th of them starts with `owned[i]`. In step s place i passes on what is s places old."""
+    n = len(order)
+    return [[Message(order[i], order[(i + 1) % n], owned[(i - s) % n]) for i in range(n)] for s in range(n - 1)]
+
+
+def scatter_steps(order: Sequence[int], owned: Sequence[Keys]) -> Steps:
+    """Reduce-scatter around the places `order`; the i-th of them ends with the sum of `owned[i]`."""
+    n = len(order)
+    return [[Message(order[i], order[(i + 1) % n], owned[(i - s - 1) % n], True) for i in range(n)] for s in range(n - 1)]
+
+
+def all_reduce_messages(group: Group) -> Schedule:
+    """Keys (owner, ring): the rings work side by side on their own parts."""
+    scattering, gathering = reduce_scatter_messages(group), all_gather_messages(group)
+    return Schedule(scattering.steps + gathering.steps, scattering.sizes)
+
+
+def all_gather_messages(group: Group) -> Schedule:
+    """Keys (owner, ring)."""
+    return Schedule(together(*(gather_steps(order, owned) for order, owned in _orders(group))), _keys(group))
+
+
+def reduce_scatter_messages(group: Group) -> Schedule:
+    """Keys (owner, ring)."""
+    return Schedule(together(*(scatter_steps(order, owned) for order, owned in _orders(group))), _keys(group))
+
+
+def broadcast_messages(group: Group, chunks: int = 2) -> Schedule:
+    """Keys (chunk, ring), chunk behind chunk down the chain."""
+    orders = [_placed(group, _rotated(ring, ring.index(group.root_member))) for ring in group.rings]
+    return _pipelined(orders, chunks, adds=False)
+
+
+def reduce_messages(group: Group, chunks: int = 2) -> Schedule:
+    """Keys (chunk, ring), chunk behind chunk down the chain, summed on the way."""
+    orders = [_placed(group, _rotated(ring, ring.index(group.root_member) + 1)) for ring in group.rings]
+    return _pipelined(orders, chunks, adds=True)
+
+
+def reduce_gather_messages(group: Group) -> Schedule:
+    """Keys (owner, ring)."""
+    scattered = reduce_scatter_messages(group)
+    last = [Message(i, group.root, tuple(k for k in scattered.sizes if k[0] == i)) for i in range(group.size) if i != group.root]
+    return Schedule([*scattered.steps, last], scattered.sizes)
+
+
+def _pipelined(orders: Sequence[Sequence[int]], chunks: int, *, adds: bool) -> Schedule:
+    steps = [
+        together(
+            *([[Message(a, b, ((s - hop, r),), adds)] for hop, (a, b) in enumerate(pairwise(order)) if 0 <= s - hop < chunks] for r, order in enumerate(orders))
+        )
+        for s in range(len(orders[0]) - 2 + chunks)
+    ]
+    flat = [[m for part in step for m in part] for step in steps]
+    return Schedule(flat, even((c, r) for c in range(chunks) for r in range(len(orders))))
+
+
+def _orders(group: Group) -> list[tuple[list[int], list[Keys]]]:
+    placed = [_placed(group, ring) for ring in group.rings]
+    return [(order, [((i, r),) for i in order]) for r, order in enumerate(placed)]
+
+
+def _placed(group: Group, ring: Sequence[str]) -> list[int]:
+    place = {m: i for i, m in enumerate(group.members)}
+    return [place[m] for m in ring]
+
+
+def _keys(group: Group) -> dict[Key, float]:
+    return even((i, r) for i in range(group.size) for r in range(len(group.rings)))

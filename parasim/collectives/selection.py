@@ -1,106 +1,149 @@
-"""Which algorithm runs: a table of (back end, op, span, bytes). A new algorithm is one file, one entry here, and a row where it is the default."""
+"""Which algorithm runs: what the user or the profile asks for, else the first row of selection.yaml that holds for the call.
+
+A new algorithm is one file, one entry in `catalog`, and a row where it is the default.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache, partial
+from importlib.resources import files
+from typing import Any, NamedTuple, get_args
 
+from .. import documents
+from ..cost.profile import SPANS, Backend, Profile
 from ..errors import Malformed
+from ..topology.cluster import Cluster
+from ..units import parse
 from ..words import nearest
-from . import binomial, direct, hierarchical, ring, tree
+from . import chain
+from .catalog import ALGORITHMS
 from .group import Algorithm, RingOrder, rails, rank_order
+from .torus import block_of
 
-ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
-    "all_reduce": {
-        "ring": ring.all_reduce,
-        "direct": direct.all_reduce,
-        "tree": tree.all_reduce,
-        "hierarchical": hierarchical.all_reduce,
-    },
-    "all_gather": {"ring": ring.all_gather, "direct": direct.all_gather, "hierarchical": hierarchical.all_gather},
-    "reduce_scatter": {
-        "ring": ring.reduce_scatter,
-        "direct": direct.reduce_scatter,
-        "hierarchical": hierarchical.reduce_scatter,
-        "ring-all-reduce": ring.all_reduce,
-    },
-    "all_to_all": {"ring": ring.all_to_all, "direct": direct.all_to_all},
-    "broadcast": {"ring": ring.broadcast, "direct": direct.broadcast, "binomial": binomial.broadcast},
-    "reduce": {"ring": ring.reduce, "direct": direct.reduce, "ring-gather": ring.reduce_gather},
-    "barrier": {"direct": direct.barrier},
-}
 RING_ORDER: Mapping[str, RingOrder] = {"nccl": rails, "gloo": rank_order, "tpu": rails}
 
 
-class Row(NamedTuple):
-    """The algorithm of `op` on `backend` for groups of that span (node, nodes, or any) and at most `upto` bytes; the first match holds."""
+@dataclass(frozen=True)
+class Row:
+    """`algorithms` of `op` on `backend` for calls that every other column allows (see selection.yaml); several: the fastest runs."""
 
     backend: str
     op: str
-    span: str
-    upto: float
-    algorithm: str
+    algorithms: tuple[str, ...]
     reason: str
+    span: str = "any"
+    ranks: int = 1
+    upto: float = math.inf
+    reduces: str = ""
+    accelerators: tuple[str, ...] = ("*",)
 
 
-def _any(backend: str, op: str, algorithm: str, reason: str) -> Row:
-    return Row(backend, op, "any", math.inf, algorithm, reason)
+class Call(NamedTuple):
+    """What the choice depends on: span (node, nodes or torus), members, bytes of the larger buffer, accelerator, what the switches reduce with."""
 
-
-TABLE: tuple[Row, ...] = (
-    _any("nccl", "all_reduce", "ring", "NCCL at bandwidth-bound sizes: rings that leave each node once per rail"),
-    _any("nccl", "all_gather", "ring", "NCCL gathers around rings, one per rail"),
-    _any("nccl", "reduce_scatter", "ring", "NCCL reduce-scatters around rings, one per rail"),
-    _any("nccl", "all_to_all", "direct", "NCCL groups sends and receives of all pairs"),
-    _any("nccl", "broadcast", "ring", "NCCL pipelines a chain from the root"),
-    _any("nccl", "reduce", "ring", "NCCL pipelines a chain to the root"),
-    _any("nccl", "barrier", "direct", "a barrier is one exchange of empty messages"),
-    _any("gloo", "all_reduce", "ring", "gloo: one ring in rank order, no hierarchy"),
-    _any("gloo", "all_gather", "ring", "gloo: one ring in rank order, no hierarchy"),
-    _any("gloo", "reduce_scatter", "ring-all-reduce", "gloo's reduce-scatter is an all-reduce inside: 2(n-1)/n of the input per rank"),
-    _any("gloo", "all_to_all", "direct", "gloo posts all pairs at once"),
-    _any("gloo", "broadcast", "binomial", "gloo broadcasts whole messages down a binomial tree"),
-    _any("gloo", "reduce", "ring-gather", "gloo reduce-scatters around the ring, then gathers at the root"),
-    _any("gloo", "barrier", "direct", "a barrier is one exchange of empty messages"),
-    _any("tpu", "all_reduce", "ring", "XLA reduces around the ring of an axis"),
-    _any("tpu", "all_gather", "ring", "XLA gathers around the ring of an axis"),
-    _any("tpu", "reduce_scatter", "ring", "XLA reduce-scatters around the ring of an axis"),
-    _any("tpu", "all_to_all", "direct", "XLA exchanges all pairs at once"),
-    _any("tpu", "broadcast", "ring", "a pipelined chain from the root"),
-    _any("tpu", "reduce", "ring", "a pipelined chain to the root"),
-    _any("tpu", "barrier", "direct", "a barrier is one exchange of empty messages"),
-)
+    span: str
+    ranks: int = 2
+    nbytes: float = 0.0
+    accelerator: str = ""
+    reduces: frozenset[str] = frozenset()
 
 
 class Choice(NamedTuple):
-    """A picked algorithm: its name, why, and the function."""
+    """A picked algorithm: its name, why, and the function; `asked` where the user or the profile named it."""
 
     name: str
     reason: str
     run: Algorithm
+    asked: bool = False
 
 
-def select(op: str, backend: str, span: str, nbytes: float, algorithm: str = "auto") -> Choice:
-    """The algorithm of `op`: the one asked for, or the first row of the table that matches.
+def call_of(members: Sequence[str], cluster: Cluster, nbytes: float) -> Call:
+    """The facts about a call that rows ask for."""
+    span = "torus" if block_of(members, cluster) else "node" if len({cluster.node_of[m] for m in members}) == 1 else "nodes"
+    reduces = frozenset(str(cluster.description.get(f"{where}.reduces", "")) for where in ("node.scale_up", "scale_out"))
+    return Call(span, len(members), nbytes, cluster.accelerator.name, reduces)
 
-    `span` is "node" for a group inside one server, else "nodes"; `nbytes` the larger buffer. Raises `Malformed` for an unknown op,
-    algorithm or back end, naming the known ones.
+
+def choices(op: str, profile: Profile, call: Call, algorithm: str = "auto") -> tuple[Choice, ...]:
+    """The algorithm asked for, or those that the profile or the table names for such a call: the fastest of them runs.
+
+    Raises `Malformed` for an unknown op, algorithm or back end, naming the known ones.
     """
     if op not in ALGORITHMS:
         raise Malformed(f"op={op!r} is no collective; {nearest(op, ALGORITHMS)}")
     if algorithm != "auto":
-        if algorithm not in ALGORITHMS[op]:
-            raise Malformed(f"algorithm={algorithm!r} is not one of {op}; {nearest(algorithm, ['auto', *ALGORITHMS[op]])}")
-        return Choice(algorithm, "asked for", ALGORITHMS[op][algorithm])
-    for row in TABLE:
-        if (row.backend, row.op) == (backend, op) and row.span in ("any", span) and nbytes <= row.upto:
-            return Choice(row.algorithm, row.reason, ALGORITHMS[op][row.algorithm])
-    raise Malformed(f"profile.backend={backend!r} has no collectives; {nearest(backend, RING_ORDER)}")
+        return (Choice(algorithm, "asked for", named(op, algorithm, "algorithm"), asked=True),)
+    for key, name in profile.algorithms.items():
+        if holds(key, op, call):
+            words = f"profile {profile.name}: algorithms.{key}"
+            return tuple(Choice(one, f"{words} says so", named(op, one, words), asked=True) for one in name.replace(" ", "").split(","))
+    row = _row(op, profile.backend, call)
+    return tuple(Choice(name, row.reason, ALGORITHMS[op][name]) for name in row.algorithms)
+
+
+def select(op: str, backend: Backend, span: str, nbytes: float, algorithm: str = "auto") -> Choice:
+    """The algorithm of `op` asked for, or the first one that the table names. Raises as `choices` does."""
+    return choices(op, Profile("none", backend), Call(span, nbytes=nbytes), algorithm)[0]
+
+
+def named(op: str, algorithm: str, field: str) -> Algorithm:
+    """The function of an algorithm's name; `chain:16` is a chain in 16 chunks. Raises `Malformed` that opens with `field`."""
+    name, colon, count = algorithm.partition(":")
+    if colon and name == "chain" and op == "broadcast":
+        if not count.isdecimal() or int(count) < 1:
+            raise Malformed(f"{field}={algorithm!r}: the number of chunks after the colon must be 1 or more, such as chain:8")
+        return partial(chain.broadcast, chunks=int(count))
+    if algorithm not in ALGORITHMS[op]:
+        raise Malformed(f"{field}={algorithm!r} is not one of {op}; {nearest(algorithm, ['auto', *ALGORITHMS[op]])}")
+    return ALGORITHMS[op][algorithm]
+
+
+def holds(key: str, op: str, call: Call) -> bool:
+    """Does a key of a profile's `algorithms`, op[/span][/most bytes], hold for a call?"""
+    first, *rest = key.split("/")
+    spans = [word for word in rest if word in SPANS]
+    limits = [parse(word, "bytes") for word in rest if word not in spans]
+    return first == op and all(span in ("any", call.span) for span in spans) and all(call.nbytes <= limit for limit in limits)
+
+
+def _row(op: str, backend: str, call: Call) -> Row:
+    for row in table():
+        if (row.backend, row.op) == (backend, op) and row.span in ("any", call.span) and row.ranks <= call.ranks and call.nbytes <= row.upto:
+            fits = any(fnmatch(call.accelerator, name) for name in row.accelerators)
+            if fits and (not row.reduces or row.reduces in call.reduces):
+                return row
+    raise Malformed(f"profile.backend={backend!r} has no {op}; {nearest(backend, RING_ORDER)}")
+
+
+@cache
+def table() -> tuple[Row, ...]:
+    """The rows of selection.yaml, in order."""
+    path = files(__package__).joinpath("selection.yaml")
+    entries: Any = documents.parse(path.read_bytes(), path.name).data
+    return tuple(_read(entry) for entry in entries)
+
+
+def _read(entry: Mapping[str, Any]) -> Row:
+    names = entry["algorithm"]
+    return Row(
+        backend=entry["backend"],
+        op=entry["op"],
+        algorithms=(names,) if isinstance(names, str) else tuple(names),
+        reason=entry["reason"],
+        span=entry.get("span", "any"),
+        ranks=entry.get("ranks", 1),
+        upto=parse(entry["upto"], "bytes") if "upto" in entry else math.inf,
+        reduces=entry.get("reduces", ""),
+        accelerators=tuple(entry.get("accelerators", ("*",))),
+    )
 
 
 def ring_order(backend: str) -> RingOrder:
     """How `backend` orders a ring. Raises `Malformed` for an unknown back end."""
-    if backend not in RING_ORDER:
+    if backend not in get_args(Backend):
         raise Malformed(f"profile.backend={backend!r} is unknown; {nearest(backend, RING_ORDER)}")
     return RING_ORDER[backend]

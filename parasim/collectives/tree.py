@@ -1,66 +1,175 @@
 """Double binary tree (Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009), as in NCCL.
 
-Two trees over the servers, each on half of the bytes; who is inner in one is a leaf of the other, so that every server sends and receives
-2S at most. Inside a server the members form a chain. One channel per rail; all hops are pipelined.
+Two trees, each on half of the bytes; who is inner in one is a leaf of the other, so that every port carries 2S at most in each direction. All hops
+are pipelined: t = 2 ceil(log2 n) a + 2S/B over n >= 4 ranks of one server. Over several servers the trees join the servers and the members of
+a server form a chain, one channel per rail. `chain` keeps the members of a single server in a chain too, as NCCL does: 2(n-1) hops, 2S(n-1)/(nB).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from .group import Group, Round
+from .messages import Message, Schedule, Steps, even, together
+
+Parents = Mapping[int, int]
 
 
 def all_reduce(group: Group) -> list[Round]:
-    """Up the trees and down again: 2 x (chain inside + depth of the tree) steps in a row."""
+    """Up the trees and down again."""
     blocks = group.blocks()
+    return _up_and_down(group, blocks if len(blocks) > 1 else [[m] for m in group.members])
+
+
+def chain(group: Group) -> list[Round]:
+    """As `all_reduce`, with a chain even inside a single server."""
+    return _up_and_down(group, group.blocks())
+
+
+def broadcast(group: Group) -> list[Round]:
+    """Down both trees over the members, S/2 each; the root is their head: ceil(log2 n) hops, S over the ports of inner members."""
+    flows, deepest, depth = [], 0.0, 0
+    for tree in _rooted(group):
+        flows += [(group.members[up], group.members[child], 0.5) for child, up in tree.items()]
+        seconds, hops = _deepest(group, group.members, tree)
+        deepest, depth = max(deepest, seconds), max(depth, hops)
+    return [Round(depth, deepest, group.loads(flows), (group.size - 1) / group.size)]
+
+
+def reduce(group: Group) -> list[Round]:
+    """Up both trees over the members, S/2 each."""
+    down = broadcast(group)[0]
+    flows = [(group.members[child], group.members[up], 0.5) for tree in _rooted(group) for child, up in tree.items()]
+    return [down._replace(weights=group.loads(flows))]
+
+
+def trees(m: int) -> tuple[dict[int, int], dict[int, int]]:
+    """child -> parent of both trees over m places.
+
+    The first has place 0 as its root with one child and its leaves at odd places, depth ceil(log2 m); the second is its mirror image where m is
+    even and shifted by one place where m is odd, so that the leaves change.
+    """
+    first = {place: _parent(place, m) for place in range(1, m)}
+    move = [m - 1 - i for i in range(m)] if m % 2 == 0 else [(i + 1) % m for i in range(m)]
+    return first, {move[child]: move[up] for child, up in first.items()}
+
+
+def _parent(place: int, m: int) -> int:
+    """Clear the lowest set bit and set the next one; where that is beyond m places, clear it only."""
+    bit = place & -place
+    up = (place ^ bit) | (bit << 1)
+    return up if up < m else place ^ bit
+
+
+def _up_and_down(group: Group, blocks: list[list[str]]) -> list[Round]:
+    """2 x (chain inside + depth of the tree) steps in a row."""
     channels = min(len(block) for block in blocks)
     flows: list[tuple[str, str, float]] = []
     deepest, steps = 0.0, 0
     for channel in range(channels):
-        chains = [block[channel + 1 :] + block[: channel + 1] for block in blocks]  # ends at the member whose rail it is
+        chains = _chains(blocks, channel)
         heads = [chain[-1] for chain in chains]
         inside = max(sum(group.hop(a, b) for a, b in pairwise(chain)) for chain in chains)
         part = 1 / channels
         flows += [(*way, part) for chain in chains for a, b in pairwise(chain) for way in ((a, b), (b, a))]
-        for parents in _two_trees(len(blocks)):
-            flows += [(*way, part / 2) for child, up in parents.items() for way in _ways(heads[child], heads[up])]
-            climb, depth = max((_climb(group, heads, parents, child) for child in parents), default=(0.0, 0))
+        for parents in trees(len(blocks)):
+            flows += [(*way, part / 2) for child, up in parents.items() for way in ((heads[child], heads[up]), (heads[up], heads[child]))]
+            climb, depth = _deepest(group, heads, parents)
             deepest = max(deepest, 2 * (inside + climb))
             steps = max(steps, 2 * (depth + max(map(len, chains)) - 1))
-    loads = group.loads(flows)
-    return [Round(steps, deepest, loads, sum(part for _, _, part in flows) / group.size)]
+    return [Round(steps, deepest, group.loads(flows), sum(part for _, _, part in flows) / group.size)]
 
 
-def _ways(a: str, b: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    return (a, b), (b, a)
+def _chains(blocks: Sequence[list[str]], channel: int) -> list[list[str]]:
+    """The members of every server in a chain that ends at the one whose rail the channel uses."""
+    return [block[channel + 1 :] + block[: channel + 1] for block in blocks]
 
 
-def _climb(group: Group, heads: list[str], parents: dict[int, int], child: int) -> tuple[float, int]:
-    """Seconds and hops from a server to the root of its tree."""
-    seconds, hops = 0.0, 0
-    while child in parents:
-        seconds, hops, child = seconds + group.hop(heads[child], heads[parents[child]]), hops + 1, parents[child]
-    return seconds, hops
+def _deepest(group: Group, heads: Sequence[str], parents: Parents) -> tuple[float, int]:
+    """Seconds and hops of the longest way to the root of a tree."""
+    known: dict[int, tuple[float, int]] = {}
+
+    def climb(place: int) -> tuple[float, int]:
+        if place not in parents:
+            return 0.0, 0
+        if place not in known:
+            seconds, hops = climb(parents[place])
+            known[place] = seconds + group.hop(heads[place], heads[parents[place]]), hops + 1
+        return known[place]
+
+    ways = [climb(place) for place in range(len(heads))]
+    return max(seconds for seconds, _ in ways), max(hops for _, hops in ways)
 
 
-def _two_trees(m: int) -> list[dict[int, int]]:
-    """child -> parent of both trees over m servers: an in-order tree with its leaves at even places, and its mirror or shift."""
-    first = _in_order(0, m)
+def _rooted(group: Group) -> list[dict[int, int]]:
+    """Two trees over the places of the members with the root of the collective as head of both: place 0 of trees over the others hangs below it."""
+    n = group.size
+    others = [(group.root + i) % n for i in range(1, n)]
+    return [{**{others[c]: others[up] for c, up in tree.items()}, others[_top(tree)]: group.root} for tree in _balanced(n - 1)]
+
+
+def _balanced(m: int) -> list[dict[int, int]]:
+    """In-order binary tree over m places without a head of its own, depth floor(log2 m), and its mirror (m even) or shift (m odd)."""
+    first = {place - 1: up - 1 for place, up in ((p, _parent(p, m + 1)) for p in range(1, m + 1)) if up}
     move = [m - 1 - i for i in range(m)] if m % 2 == 0 else [(i + 1) % m for i in range(m)]
     return [first, {move[child]: move[up] for child, up in first.items()}]
 
 
-def _in_order(low: int, high: int) -> dict[int, int]:
-    """Binary search tree over places low..high-1 whose root splits off the largest power of two; even places are leaves."""
-    out: dict[int, int] = {}
-    root = _root(low, high)
-    for start, stop in ((low, root), (root + 1, high)):
-        if start < stop:
-            out |= _in_order(start, stop)
-            out[_root(start, stop)] = root
-    return out
+def _top(tree: Parents) -> int:
+    return next(iter(set(tree.values()) - tree.keys()), 0)
 
 
-def _root(low: int, high: int) -> int:
-    return low + (1 << ((high - low).bit_length() - 1)) - 1
+# ---- the same as messages
+
+
+def all_reduce_messages(group: Group) -> Schedule:
+    """Keys (channel, tree)."""
+    blocks = group.blocks()
+    return _up_and_down_messages(group, blocks if len(blocks) > 1 else [[m] for m in group.members])
+
+
+def chain_messages(group: Group) -> Schedule:
+    """Keys (channel, tree)."""
+    return _up_and_down_messages(group, group.blocks())
+
+
+def broadcast_messages(group: Group) -> Schedule:
+    """Keys (0, tree)."""
+    parts = [_down(up_steps(tree, range(group.size), ((0, t),))) for t, tree in enumerate(_rooted(group))]
+    return Schedule(together(*parts), even((0, t) for t in range(2)))
+
+
+def reduce_messages(group: Group) -> Schedule:
+    """Keys (0, tree)."""
+    parts = [up_steps(tree, range(group.size), ((0, t),)) for t, tree in enumerate(_rooted(group))]
+    return Schedule(together(*parts), even((0, t) for t in range(2)))
+
+
+def up_steps(parents: Parents, heads: Sequence[int], keys: tuple[tuple[int, ...], ...]) -> Steps:
+    """Sums to the root of a tree, the deepest level first; `heads` are the places of the tree's nodes."""
+    depth: dict[int, int] = {}
+    for place in parents:
+        at, depth[place] = place, 0
+        while at in parents:
+            at, depth[place] = parents[at], depth[place] + 1
+    levels = sorted(set(depth.values()), reverse=True)
+    return [[Message(heads[c], heads[parents[c]], keys, True) for c in parents if depth[c] == level] for level in levels]
+
+
+def _down(up: Steps) -> Steps:
+    """Copies from the root: the way of a sum, backwards."""
+    return [[Message(m.target, m.source, m.keys) for m in step] for step in reversed(up)]
+
+
+def _up_and_down_messages(group: Group, blocks: list[list[str]]) -> Schedule:
+    place = {m: i for i, m in enumerate(group.members)}
+    channels, parts = min(len(block) for block in blocks), []
+    for channel in range(channels):
+        chains = [[place[m] for m in chain] for chain in _chains(blocks, channel)]
+        for t, tree in enumerate(trees(len(blocks))):
+            keys = ((channel, t),)
+            inside = together(*([[Message(a, b, keys, True)] for a, b in pairwise(chain)] for chain in chains))
+            up = [*inside, *up_steps(tree, [chain[-1] for chain in chains], keys)]
+            parts.append([*up, *_down(up)])
+    return Schedule(together(*parts), even((channel, t) for channel in range(channels) for t in range(2)))

@@ -19,6 +19,7 @@ from ..units import Dimension, parse
 from ..words import closest, nearest
 
 Backend = Literal["nccl", "gloo", "tpu"]
+SPANS = ("node", "nodes", "torus", "any")
 
 
 class Key(NamedTuple):
@@ -63,7 +64,7 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
     "<algorithm>": ("ring", "tree", "direct", "hierarchical", "nvls", "nvls-tree", "pairwise"),
 }
 DIMENSIONS: dict[str, Dimension] = {"s": "seconds", "B": "bytes", "B/s": "bandwidth"}
-TOP = ("name", "backend", "description", "numbers")
+TOP = ("name", "backend", "description", "algorithms", "numbers")
 
 
 def _expanded() -> dict[str, Key]:
@@ -80,12 +81,17 @@ LEGAL: dict[str, Key] = _expanded()
 
 @dataclass(frozen=True)
 class Profile:
-    """Numbers by key (see KEYS), in SI; `backend` names the software's ways (ring order, rendezvous rule)."""
+    """Numbers by key (see KEYS), in SI; `backend` names the software's ways (ring order, rendezvous rule).
+
+    `algorithms` overrides the choice of collective algorithms: op[/span][/most bytes] -> name, or names of which the fastest runs, such as
+    "all_reduce/nodes/64 MiB" -> "ring, tree"; the first key that holds for a call decides. Spans: node, nodes, torus, any.
+    """
 
     name: str
     backend: Backend = "nccl"
     numbers: Mapping[str, Number] = field(default_factory=dict)
     description: str = ""
+    algorithms: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, key: str, default: float | None = None) -> float:
         """The number called `key`, else `default`, else the datasheet's value of that key."""
@@ -132,7 +138,9 @@ def load_profile(spec: str | Path | None, where: Path = Path()) -> Profile:
 def save_profile(profile: Profile, path: Path) -> None:
     """Write `profile` as YAML that `load_profile` reads back equal. Raises `Malformed` when the file cannot be written."""
     numbers = {key: _entry(number) for key, number in sorted(profile.numbers.items())}
-    documents.write({"name": profile.name, "backend": profile.backend, "description": profile.description, "numbers": numbers}, path)
+    head = {"name": profile.name, "backend": profile.backend, "description": profile.description}
+    chosen = {"algorithms": dict(profile.algorithms)} if profile.algorithms else {}
+    documents.write({**head, **chosen, "numbers": numbers}, path)
 
 
 def _entry(number: Number) -> dict[str, object]:
@@ -151,6 +159,8 @@ def read_profile(tree: Mapping[str, Any], at: str) -> Profile:
     backend = tree.get("backend", "nccl")
     if backend not in get_args(Backend):
         wrong.append(f"{at}: backend={backend} must be one of {', '.join(get_args(Backend))}")
+    algorithms = tree.get("algorithms") or {}
+    wrong += _algorithm_faults(algorithms, at)
     missing, read = [], {}
     for key, entry in numbers.items():
         try:
@@ -163,7 +173,26 @@ def read_profile(tree: Mapping[str, Any], at: str) -> Profile:
         raise Malformed("\n".join(wrong + missing))
     if missing:
         raise Unparsable("\n".join(missing))
-    return Profile(str(tree["name"]), backend, read, str(tree.get("description") or ""))
+    return Profile(str(tree["name"]), backend, read, str(tree.get("description") or ""), dict(algorithms))
+
+
+def _algorithm_faults(algorithms: object, at: str) -> list[str]:
+    """What is wrong with the keys op[/span][/most bytes] of a profile's `algorithms`; the names are judged where algorithms are known."""
+    if not isinstance(algorithms, Mapping):
+        return [f"{at}: algorithms must map op[/span][/most bytes] to names, not {type(algorithms).__name__}"]
+    faults = []
+    for key, name in algorithms.items():
+        op, *rest = str(key).split("/")
+        if op not in (*get_args(CollectiveOp), "scatter", "gather"):
+            faults.append(f"{at}: algorithms.{key}: {op!r} is no collective; {nearest(op, get_args(CollectiveOp))}")
+        for word in rest:
+            try:
+                _ = word in SPANS or parse(word, "bytes")
+            except Malformed as error:
+                faults.append(f"{at}: algorithms.{key}: {word!r} is none of {', '.join(SPANS)} and no size: {error}")
+        if not isinstance(name, str) or not name:
+            faults.append(f"{at}: algorithms.{key}={name!r} must be the name of an algorithm, or names with commas between")
+    return faults
 
 
 def _number(key: str, entry: object) -> Number:

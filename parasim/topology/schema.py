@@ -81,6 +81,7 @@ class ScaleUp(_Strict):
     )
     bandwidth: Bandwidth = Field(description="bytes/s of one device's port, per direction, or unlimited")
     latency: Seconds = Field(ZERO_SECONDS, description="seconds one way, device to device")
+    reduces: Literal["nvls"] | None = Field(None, description="nvls: the switch adds up and copies what its ports send; left out: it does not")
 
 
 class NodeFile(_Strict):
@@ -101,6 +102,7 @@ class RailFatTreeFile(_Strict):
     spine_latency: Seconds = Field(ZERO_SECONDS, description="more seconds one way for a route over a spine")
     pod_nodes: int = Field(32, ge=1, description="nodes under one set of leaves")
     oversubscription: float = Field(1, gt=0, description="bandwidth down over bandwidth up of a leaf")
+    reduces: Literal["sharp"] | None = Field(None, description="sharp: the switches add up what their ports send; left out: they do not")
 
 
 class EthernetFile(_Strict):

@@ -106,7 +106,7 @@ def test_all_faults_of_a_file_come_at_once_with_their_places(tmp_path):
     with pytest.raises(Malformed) as caught:
         load_cluster(path, 2)
     lines = str(caught.value).splitlines()
-    assert f"{path}:5:5: node.scale_up.bandwith: unknown key; nearest: bandwidth; known: bandwidth, kind, latency" in lines
+    assert f"{path}:5:5: node.scale_up.bandwith: unknown key; nearest: bandwidth; known: bandwidth, kind, latency, reduces" in lines
     assert any(line.startswith(f"{path}:6:5: node.scale_up.latency: 3 has no unit") for line in lines)
     assert any(line.startswith(f"{path}:4:3: node.scale_up.bandwidth: is missing") for line in lines)
 
