@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from hand import collective, network, profile, recv, run, send, times, work, wor
 from parasim.collectives.plan import plan, seconds
 from parasim.cost.profile import datasheet
 from parasim.errors import Deadlock, Refused, Unreachable
-from parasim.program.ops import Op
+from parasim.program.ops import P2P, Compute, Kernel, Label, Msg, Op, Ref
+from parasim.program.workload import Call, Program
 from parasim.topology.builders import IDEAL, ideal
 from parasim.topology.changes import remove
 from parasim.topology.loader import load_cluster
@@ -159,3 +161,21 @@ def test_a_rank_without_ops_is_idle() -> None:
 
 def test_nothing_at_all() -> None:
     assert run(workload([[], []], {}), star(2)).makespan == 0.0
+
+
+def test_messages_of_a_channel_match_by_microbatch() -> None:
+    """Microbatch 1 is sent at 1 s, 0 at 5 s, each on its own stream; the receives stand in the other order."""
+    first, second = Ref("x", 0), Ref("x", 1)
+
+    def make(ref: Ref, seconds: float) -> Op:
+        return Compute(label=Label("F"), stream=f"c{ref.slot}", kernels=(Kernel("delay", (), (ref,), (seconds,), "uint8"),))
+
+    def message(ref: Ref, way: str) -> Op:
+        m = (Msg(ref, "other", "up"),)
+        return P2P(label=Label(way), stream=f"{way}{ref.slot}", sends=m if way == "send" else (), recvs=() if way == "send" else m)
+
+    bodies = [[make(first, 5.0), make(second, 1.0), message(first, "send"), message(second, "send")], [message(second, "recv"), message(first, "recv")]]
+    w = workload([[], []], {"x": 10}, peers={"other": [1, 0]})
+    w = replace(w, programs=tuple(Program(w.programs[0].buffers, {"main": tuple(b)}, (Call("main", (0, 1)),)) for b in bodies))
+    t = run(w, star(2))
+    assert times(t, 1, 0) == (0.0, 1.0, 2.0) and times(t, 1, 1) == (0.0, 5.0, 6.0)

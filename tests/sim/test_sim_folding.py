@@ -208,7 +208,6 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert out.stdout.strip() == here.pop(), out.stderr
 
 
-@pytest.mark.xfail(strict=True, reason="sets of fluids are walked in the order of their addresses: rows of `flows` change places, rates change by a bit")
 def test_the_same_input_gives_the_same_bytes_unfolded(tmp_path: Path) -> None:
     """Under contention, with other objects in memory before each run."""
     run = build(CONTENDED)
