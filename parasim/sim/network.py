@@ -24,13 +24,14 @@ class Path(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Fluid:
-    """A transfer in flight. `left` bytes of progress, `rate` bytes/s, `since` the time both hold for."""
+    """A transfer in flight. `left` bytes of progress, `rate` bytes/s, `since` the time both hold for, `number` its turn in every order."""
 
     left: float
     loads: Mapping[int, float]
     done: simpy.Event
     rate: float
     since: float
+    number: int = 0
     version: int = 0
 
 
@@ -40,7 +41,8 @@ class Network:
     def __init__(self, env: simpy.Environment, capacity: Sequence[float]) -> None:
         self.env = env
         self.capacity = [float(c) for c in capacity]
-        self.on_link: list[set[Fluid]] = [set() for _ in self.capacity]
+        self.on_link: list[dict[int, Fluid]] = [{} for _ in self.capacity]
+        self.started = 0
         self.solves = 0
 
     def path(self, loads: Mapping[int, float]) -> Path:
@@ -51,13 +53,14 @@ class Network:
     def start(self, nbytes: float, path: Path) -> simpy.Event:
         """Put a fluid on its links; the event fires when its last byte has passed."""
         env, loads, on_link = self.env, path.loads, self.on_link
-        fluid = Fluid(nbytes, loads, env.event(), 0.0, env.now)
+        self.started += 1
+        fluid = Fluid(nbytes, loads, env.event(), 0.0, env.now, self.started)
         shared = False
         for link in loads:
             others = on_link[link]
             if others:
                 shared = True
-            others.add(fluid)
+            others[fluid.number] = fluid
         if shared:
             self._solve(self._component(fluid))
         else:
@@ -67,33 +70,32 @@ class Network:
     def _finish(self, fluid: Fluid, version: int) -> None:
         if fluid.version != version:
             return
-        neighbours: set[Fluid] = set()
+        neighbours: dict[int, Fluid] = {}
         for link in fluid.loads:
             others = self.on_link[link]
-            others.discard(fluid)
+            del others[fluid.number]
             if others:
                 neighbours |= others
         fluid.done.succeed()
-        if not neighbours:
-            return
-        seen: set[Fluid] = set()
-        for other in sorted(neighbours, key=lambda f: f.since):
-            if other not in seen:
-                component = self._component(other)
-                seen |= component
+        seen: set[int] = set()
+        for number in sorted(neighbours):
+            if number not in seen:
+                component = self._component(neighbours[number])
+                seen.update(f.number for f in component)
                 self._solve(component)
 
-    def _component(self, fluid: Fluid) -> set[Fluid]:
-        found, todo = {fluid}, [fluid]
+    def _component(self, fluid: Fluid) -> list[Fluid]:
+        """All that share links with `fluid`, directly or through others, in order of their numbers."""
+        found, todo = {fluid.number: fluid}, [fluid]
         while todo:
             for link in todo.pop().loads:
-                for other in self.on_link[link]:
-                    if other not in found:
-                        found.add(other)
+                for number, other in self.on_link[link].items():
+                    if number not in found:
+                        found[number] = other
                         todo.append(other)
-        return found
+        return [found[number] for number in sorted(found)]
 
-    def _solve(self, fluids: set[Fluid]) -> None:
+    def _solve(self, fluids: Sequence[Fluid]) -> None:
         self.solves += 1
         for fluid, rate in max_min(fluids, self.capacity).items():
             if rate != fluid.rate:
@@ -110,15 +112,15 @@ class Network:
         end.callbacks.append(lambda _: self._finish(fluid, version))
 
 
-def max_min(fluids: set[Fluid], capacity: Sequence[float]) -> dict[Fluid, float]:
+def max_min(fluids: Sequence[Fluid], capacity: Sequence[float]) -> dict[Fluid, float]:
     """Max-min fair rates by progressive filling; loads are positive. Every fluid ends with a full link (its bottleneck); no link exceeds its capacity."""
     room = {link: capacity[link] for f in fluids for link in f.loads}
     load = dict.fromkeys(room, 0.0)
-    members: dict[int, set[Fluid]] = {link: set() for link in room}
+    members: dict[int, dict[Fluid, None]] = {link: {} for link in room}
     for f in fluids:
         for link, w in f.loads.items():
             load[link] += w
-            members[link].add(f)
+            members[link][f] = None
     rates: dict[Fluid, float] = {f: inf for f in fluids if not f.loads}
     while len(rates) < len(fluids):
         level = {link: room[link] / load[link] for link in room if members[link]}
@@ -126,11 +128,11 @@ def max_min(fluids: set[Fluid], capacity: Sequence[float]) -> dict[Fluid, float]
         if lowest == inf:
             return rates | {f: inf for f in fluids if f not in rates}
         full = [link for link, x in level.items() if x <= lowest * (1 + 1e-12)]
-        frozen = {f for link in full for f in members[link]}
+        frozen = dict.fromkeys(f for link in full for f in members[link])
         for f in frozen:
             rates[f] = lowest
             for link, w in f.loads.items():
                 room[link] -= w * lowest
                 load[link] -= w
-                members[link].discard(f)
+                del members[link][f]
     return rates

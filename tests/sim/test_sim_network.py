@@ -52,7 +52,7 @@ def networks(draw: Any) -> tuple[Loads, list[int]]:
 def test_max_min_against_the_textbook(given_: tuple[Loads, list[int]]) -> None:
     loads, capacity = given_
     flows = [Flow({k: float(w) for k, w in f.items()}) for f in loads]
-    rates = max_min(set(flows), [float(c) for c in capacity])  # type: ignore[arg-type]
+    rates = max_min(list(flows), [float(c) for c in capacity])  # type: ignore[arg-type]
     got = [rates[f] for f in flows]  # type: ignore[index]
     assert got == pytest.approx([float(x) for x in textbook(loads, capacity)], rel=1e-9)
     used = [sum(r * f.get(link, 0) for r, f in zip(got, loads, strict=True)) for link in range(len(capacity))]
