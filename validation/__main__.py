@@ -8,12 +8,15 @@ import typer
 
 from parasim.errors import ParasimError
 
+from .bench import bench
+from .collectives import collectives
 from .fit import fit
 from .job import job
+from .network import network
 from .numeric import numeric
 from .published import published
 
-COMMANDS = (published, fit, job, numeric)
+COMMANDS = (published, collectives, network, fit, bench, job, numeric)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

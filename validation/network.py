@@ -1,0 +1,128 @@
+"""Fit the network numbers of the profiles that ship with parasim: `python -m validation network`. The same rows give the same files."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+import yaml
+
+from parasim.cost.profile import LEGAL, Profile, load_profile, read_profile, save_profile
+from parasim.errors import Malformed
+from parasim.provenance import Number
+from parasim.topology.loader import load_cluster
+
+from .collective_rows import CLASSES, OPS, read_measured, size_class
+from .network_fit import Array, Fit, Point, predict
+from .predict import DATA
+
+PROFILES = Path(__file__).parent.parent / "parasim" / "cost" / "profiles"
+RECIPES, ROWS = DATA / "network.yaml", DATA / "fit" / "collectives.jsonl"
+FOLDS = 4
+
+
+def network(
+    names: Annotated[list[str] | None, typer.Argument(help="profiles to fit; omitted: all recipes")] = None,
+    out: Annotated[Path, typer.Option(help="folder that the profiles are written to")] = PROFILES,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where the fit differs from the file")] = False,
+    cross: Annotated[bool, typer.Option("--cross", help="also fit without every fourth size and predict those")] = False,
+) -> None:
+    """Fit the network numbers of the profiles of the catalog."""
+    recipes = yaml.safe_load(RECIPES.read_text(encoding="utf-8"))["profiles"]
+    unknown = [name for name in names or () if name not in recipes]
+    if unknown:
+        raise Malformed(f"{unknown[0]} has no recipe; known: {', '.join(recipes)}")
+    made: dict[str, Profile] = {}
+    tables: list[Errors] = []
+    differs = False
+    for name, recipe in recipes.items():
+        fit = fit_of(name, recipe, made)
+        made[name] = fit.fitted() if fit.points else fit.profile
+        if names and name not in names:
+            continue
+        tables += errors_of(fit, made[name], cross)
+        typer.echo(f"{name}: {len(fit.points)} rows, {len(fit.free)} numbers fitted")
+        if not check:
+            save_profile(made[name], out / f"{name}.yaml")
+        elif not (out / f"{name}.yaml").is_file() or load_profile(out / f"{name}.yaml") != made[name]:
+            differs = True
+            typer.echo(f"{name}: differs from {out / name}.yaml")
+    print_errors(tables)
+    if differs:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Signed errors of predicted seconds at points, under a title ("fit", "left out")."""
+
+    title: str
+    points: Sequence[Point]
+    errors: Array
+
+
+def fit_of(name: str, recipe: Mapping[str, Any], made: Mapping[str, Profile]) -> Fit:
+    """The fit that a recipe describes, after the profiles it copies from."""
+    given: dict[str, Number] = {}
+    for other, patterns in recipe.get("like", {}).items():
+        taken = [key for key in made[other].numbers if any(fnmatch.fnmatch(key, p) for p in patterns)]
+        given |= {key: replace(made[other].numbers[key], source=f"as {other}, not measured here", status="assumed", interval=None) for key in taken}
+    tree = {
+        "name": name,
+        "backend": "nccl",
+        "description": recipe["description"],
+        "algorithms": recipe.get("algorithms", {}),
+        "numbers": recipe.get("numbers", {}),
+    }
+    profile = read_profile(tree, str(RECIPES))
+    profile = replace(profile, numbers={**given, **profile.numbers})
+    points = tuple(points_of(recipe)) if "rows" in recipe else ()
+    free = {key: (float(a), float(b), float(c)) for key, (a, b, c) in recipe.get("free", {}).items()}
+    systems = f"{len(points)} rows of nccl-tests where {', '.join(f'{k} is {v}' for k, v in recipe.get('rows', {}).items())}"
+    return Fit(profile, free, points, {key: LEGAL[key].unit for key in free}, f"least squares of soft log ratios over {systems}")
+
+
+def points_of(recipe: Mapping[str, Any]) -> Iterator[Point]:
+    """The measured rows that all patterns of the recipe match, on its cluster."""
+    clusters: dict[int, Any] = {}
+    for row in read_measured(ROWS):
+        if all(re.search(pattern, str(row.data.get(column, ""))) for column, pattern in recipe["rows"].items()):
+            ranks = int(row.data["gpus"])
+            if ranks not in clusters:
+                clusters[ranks] = load_cluster(recipe["cluster"], ranks)
+            if row.seconds is not None:
+                yield Point(OPS[row.data["op"]], int(row.data["bytes"]), ranks, clusters[ranks], row.seconds)
+
+
+def errors_of(fit: Fit, fitted: Profile, cross: bool) -> list[Errors]:
+    """Errors of the fit at its own points and, with `cross`, at sizes it did not see."""
+    if not fit.points:
+        return []
+    out = [Errors("fit", fit.points, _errors(fit.points, fitted))]
+    sizes = sorted({p.nbytes for p in fit.points})
+    for fold in range(FOLDS if cross and len(sizes) > FOLDS else 0):
+        hidden = set(sizes[fold::FOLDS])
+        seen = replace(fit, points=[p for p in fit.points if p.nbytes not in hidden])
+        unseen = [p for p in fit.points if p.nbytes in hidden]
+        out.append(Errors("left out", unseen, _errors(unseen, seen.fitted())))
+    return out
+
+
+def _errors(points: Sequence[Point], profile: Profile) -> Array:
+    return np.asarray(predict(points, profile) / [p.measured for p in points] - 1)
+
+
+def print_errors(tables: Sequence[Errors]) -> None:
+    """Median |error| and bias per size class, in the sample and left out."""
+    for title in dict.fromkeys(t.title for t in tables):
+        rows = [(p, e) for t in tables if t.title == title for p, e in zip(t.points, t.errors, strict=True)]
+        for name in CLASSES:
+            errors = [e for p, e in rows if size_class(p.nbytes) == name]
+            if errors:
+                typer.echo(f"{title:9} {name:16} {len(errors):4} rows, |error| median {np.median(np.abs(errors)):6.1%}, bias {np.median(errors):+6.1%}")
