@@ -92,7 +92,7 @@ def points_of(recipe: Mapping[str, Any]) -> Iterator[Point]:
     """The measured rows that all patterns of the recipe match, on its cluster."""
     clusters: dict[int, Any] = {}
     for row in read_measured(ROWS):
-        if all(re.search(pattern, str(row.data.get(column, ""))) for column, pattern in recipe["rows"].items()):
+        if all(re.search(pattern, " ".join(str(row.data.get(c, "")) for c in columns.split("+"))) for columns, pattern in recipe["rows"].items()):
             ranks = int(row.data["gpus"])
             if ranks not in clusters:
                 clusters[ranks] = load_cluster(recipe["cluster"], ranks)
