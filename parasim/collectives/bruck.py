@@ -1,7 +1,8 @@
 """Bruck's algorithms (Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997).
 
-ceil(log2 n) steps for any n. All-to-all: in step k every block whose distance to go has bit k set moves 2^k places on, in one message per rank:
-t = log2 n (a + S/(2B)) for n = 2^k, more bytes than the direct way but few messages. All-gather: in step k everyone fetches up to 2^k parts from
+ceil(log2 n) steps for any n. All-to-all: in step k every block whose distance to go has bit k set moves 2^k places on, in one message per rank of
+n/2 slots: t = ceil(log2 n) (a + S/(2B)), more bytes than the direct way but few messages. Where n is no power of two some slots stay empty and
+travel all the same; an uneven exchange packs its messages. All-gather: in step k everyone fetches up to 2^k parts from
 2^k places on: (n-1)/n S per rank.
 """
 
@@ -15,10 +16,11 @@ from .messages import Message, Schedule, even
 
 
 def all_to_all(group: Group) -> list[Round]:
-    """ceil(log2 n) steps; S/2 each where n is a power of two."""
-    n, name, out = group.size, group.members, []
-    shares = np.full((n, n), 1 / n) if group.shares is None else group.shares
-    ranks = np.arange(n)
+    """ceil(log2 n) steps of S/2 each, or of the shares of an uneven exchange."""
+    n, name, shares = group.size, group.members, group.shares
+    if shares is None:
+        return [group.round([(name[i], name[(i + bit) % n], 0.5) for i in range(n)]) for bit in _bits(n)]
+    ranks, out = np.arange(n), []
     for bit in _bits(n):
         sent = np.zeros(n)
         for o in range(n):

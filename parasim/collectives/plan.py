@@ -23,7 +23,7 @@ FILLED = frozenset({"tree", "nvls-tree"})  # a pipeline from the leaves to the r
 
 @dataclass(frozen=True)
 class Phase:
-    """First `latency` seconds, then `bytes` of progress.
+    """First `latency` seconds, then `bytes` of progress: those of the link that is tightest when nothing else moves.
 
     Each byte of progress puts `weight` bytes on each (link index, weight) of `weights`: all links of a phase advance together.
     """
@@ -157,23 +157,30 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     at = f"algorithm.{algorithm}"
     step = profile.get(f"collective.{op}.step_latency", 0.0) + profile.get(f"{at}.step_latency", 0.0)
     factor = profile.get(f"collective.{op}.bandwidth_factor", 1.0) * profile.get(f"{at}.bandwidth_factor", 1.0)
-    phases = tuple(
-        Phase(r.latency + r.steps * step, 1.0 if r.weights else 0.0, tuple(sorted((link, weight / factor) for link, weight in r.weights.items())))
-        for r in rounds
-    )
+    rates = _PerKind(profile, "network.bandwidth_factor", 1.0)
+    phases = tuple(_phase(r, r.latency + r.steps * step, factor, group.cluster, rates) for r in rounds)
     call = profile.get(f"collective.{op}.latency", 0.0) + profile.get(f"{at}.latency", 0.0)
     post = 0.0
     if op == "all_to_all":
         peers = group.size - min(map(len, group.blocks()))
         call += profile.get("p2p.post", 0.0) * peers
         post = profile.get("p2p.short_post", 0.0) * peers
-    rates = _PerKind(profile, "network.bandwidth_factor", 1.0)
     per_byte = sum(_moving(phase, group.cluster, rates) for phase in phases)
     latency = sum(phase.latency for phase in phases)
     fill = latency if algorithm in FILLED else latency / max(1, sum(r.steps for r in rounds))
     small, large = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.large_message_latency", 0.0) * fill
     short = profile.get("p2p.short_bytes", 0.0) * group.size if post else 0.0
     return phases, Start(call, latency, per_byte, small, large, short, post, all(r.hidden for r in rounds))
+
+
+def _phase(r: Round, latency: float, factor: float, cluster: Cluster, rates: Mapping[str, float]) -> Phase:
+    """A Round for one byte of the buffer. Progress counts the bytes on the link that is tightest when the network is free (weight 1).
+
+    So transfers that share a link they are held up by get equal bytes/s there, however many bytes a collective puts on it per byte of buffer.
+    """
+    links = cluster.links
+    tightest = max(r.weights.items(), key=lambda item: (item[1] / _effective(links[item[0]], rates), item[1]), default=(0, 0.0))[1]
+    return Phase(latency, tightest / factor, tuple(sorted((link, weight / tightest) for link, weight in r.weights.items())))
 
 
 def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile) -> CollectivePlan:

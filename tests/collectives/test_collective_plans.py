@@ -36,8 +36,8 @@ def time_of(op, nbytes, cluster, members=None, profile=FLAT, algorithm="auto"):
 
 
 def loads(made, cluster):
-    """Bytes per byte of progress on each link, by (kind, from)."""
-    return {(cluster.links[i].kind, cluster.links[i].a, cluster.links[i].b): weight for phase in made.phases for i, weight in phase.weights}
+    """Bytes on each link, by (kind, from, to)."""
+    return {(cluster.links[i].kind, cluster.links[i].a, cluster.links[i].b): phase.bytes * weight for phase in made.phases for i, weight in phase.weights}
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "direct"])
@@ -107,7 +107,7 @@ def test_a_ring_over_two_nodes_crosses_every_nic_once_per_direction():
     made = plan("all_reduce", 16e6, cluster.devices, cluster, FLAT)
     nics = {key: weight for key, weight in loads(made, cluster).items() if key[0] == "nic"}
     assert len(nics) == 32  # 16 NICs, both directions
-    assert list(nics.values()) == pytest.approx([30 / 16 / 8] * 32, rel=1e-12)  # 8 rings of S/8, 2(n-1)/n S around each
+    assert list(nics.values()) == pytest.approx([30 / 16 / 8 * 16e6] * 32, rel=1e-12)  # 8 rings of S/8, 2(n-1)/n S around each
     assert not any(key[0] == "spine" for key in loads(made, cluster))
     assert seconds(made, cluster, FLAT) == pytest.approx(30 / 16 * 16e6 / 400e9, rel=1e-12)  # 8 rails of 50 GB/s
 
@@ -120,7 +120,7 @@ def test_rings_stay_on_their_rails_and_load_them_alike(nodes, per_node):
     n = nodes * per_node
     nics = [weight for key, weight in loads(made, cluster).items() if key[0] == "nic"]
     assert len(nics) == 2 * n
-    assert nics == pytest.approx([(n - 1) / n / per_node] * 2 * n, rel=1e-12)
+    assert nics == pytest.approx([(n - 1) / n / per_node * 1e6] * 2 * n, rel=1e-12)
     assert not any(key[0] == "spine" for key in loads(made, cluster))
 
 
