@@ -7,7 +7,7 @@
 # PYTHON=...      the interpreter of the virtual environment (found by itself otherwise)
 # PIP_FLAGS=...   more flags for pip; where the default index has no CPU build of torch:
 #                 make test PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu"
-# PYTEST_FLAGS=...  more flags for pytest, such as "-k sim" (two workers are no faster on two cores: several tests start processes of their own)
+# PYTEST_FLAGS=... more flags for pytest, such as "-x" or "--durations 10"
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -28,8 +28,10 @@ demo: $(VENV)/.installed
 	@echo "Change something:          $(VENV)/bin/parasim run --set recompute=full --set pipeline.schedule=gpipe"
 	@echo "Start from a run file:     $(VENV)/bin/parasim run docs/examples/llama3-70b-64xh100.yaml"
 
+# Tests that start processes of their own run by themselves: beside others their clocks would be disturbed.
 test: lint
-	$(PY) -m pytest -q $(PYTEST_FLAGS)
+	$(PY) -m pytest -q -n 2 -m "not processes" $(PYTEST_FLAGS)
+	$(PY) -m pytest -q -m processes $(PYTEST_FLAGS)
 
 lint: $(VENV)/.test-installed
 	$(PY) -m ruff check .
