@@ -26,13 +26,12 @@ def ways_out(run: Run) -> list[Tried]:
     for overrides in _candidates(run):
         try:
             other = vary(run, overrides)
-            workload = lower(_short(other))
+            peak = max(memory_bound(p.resolved) for p in lower(_short(other)).programs)
+            if peak <= capacity:
+                timeline = simulate(lower(other.plan), other.cluster, other.profile)
+                peak = max(p.nbytes for p in memory_peaks(timeline).values())
         except ParasimError:
             continue
-        peak = max(memory_bound(p.resolved) for p in workload.programs)
-        if peak <= capacity:
-            timeline = simulate(lower(other.plan), other.cluster, other.profile)
-            peak = max(p.nbytes for p in memory_peaks(timeline).values())
         tried.append(Tried(" --set ".join(overrides), peak))
         if sum(t.peak <= capacity for t in tried) == ENOUGH:
             break
