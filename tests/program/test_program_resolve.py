@@ -16,7 +16,7 @@ from parasim.program.edges import Resolved, resolve
 from parasim.program.ops import CATEGORIES, Buffer, Compute, Kernel, Label, Ref
 from parasim.program.workload import Call, Program, buffer_bytes
 
-OFTEN = settings(max_examples=120, deadline=None, derandomize=True)
+OFTEN = settings(max_examples=70, deadline=None, derandomize=True)
 
 
 def with_streams(resolved: Resolved) -> list[set[int]]:

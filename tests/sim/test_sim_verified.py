@@ -34,7 +34,7 @@ def damaged(w: Workload, data: st.DataObject) -> Workload:
     return replace(w, programs=tuple(replace(p, calls=tuple(calls)) if n == c else p for n, p in enumerate(w.programs)))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layouts((2, 4, 8)), st.data())
 def test_accepted_programs_end_and_deadlocks_are_foreseen(layout: dict[str, Any], data: st.DataObject) -> None:
     w = damaged(lower(plan_of(layout)), data)
