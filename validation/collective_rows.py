@@ -133,9 +133,8 @@ def to_case(row: Measured) -> Case:
     if nodes is None:
         nodes = 1.0
         notes.append("nodes not given: one")
-    per_node = math.ceil(ranks / nodes)
     text = " | ".join(str(data.get(key, "")) for key in ("system", "interconnect", "note", "nccl_version"))
-    cluster, profile, more = system_of(text, int(nodes), per_node)
+    cluster, profile, more = system_of(text, int(nodes), int(ranks))
     return Case(row, op, int(size), int(ranks), cluster, profile, (*notes, *more))
 
 
@@ -145,10 +144,13 @@ def _systems() -> Mapping[str, Any]:
     return tree
 
 
-def system_of(text: str, nodes: int, per_node: int) -> tuple[str | Mapping[str, Any], str, tuple[str, ...]]:
+def system_of(text: str, nodes: int, ranks: int) -> tuple[str | Mapping[str, Any], str, tuple[str, ...]]:
     """Cluster, profile and assumptions of a system described in words: server and network are the first entries whose pattern matches."""
     server = next(entry for entry in _systems()["servers"] if re.search(entry["match"], text, re.IGNORECASE))
     notes = [server["note"]] if "note" in server else []
+    if "domain" in server:  # servers that share one scale-up network are one node
+        nodes = math.ceil(ranks / server["domain"])
+    per_node = math.ceil(ranks / nodes)
     node: dict[str, Any] = {"count": nodes, "devices": per_node}
     if per_node > 1:
         node["scale_up"] = {"kind": "switch"} | {key: server[key] for key in ("bandwidth", "latency", "reduces") if key in server}
