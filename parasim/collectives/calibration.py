@@ -1,0 +1,86 @@
+"""From measured collectives to a Profile: latency per call and fraction of the bandwidth, per op, on the cluster they ran on.
+
+Seconds decide, never a printed bandwidth: t = latency + x * (time of the bytes as `plan` prices them), by least squares of the relative error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cost.profile import Profile, datasheet
+from ..cost.samples import Sample
+from ..errors import Malformed, Refused
+from ..provenance import Number
+from ..topology.cluster import Cluster
+from .plan import plan, seconds, send
+
+DIGITS = 4
+
+
+def calibrate(samples: Sequence[Sample], cluster: Cluster, name: str, source: str) -> tuple[Profile, str]:
+    """A profile fitted to `samples`, and a table of them with what it predicts.
+
+    `cluster` is where they ran, with at least as many devices as ranks; `source` is said with every number. Ops of one size only give a bandwidth
+    at the cluster's own latency. Raises `Refused` without a sample that parasim can plan.
+    """
+    usable = [s for s in samples if s.ranks <= len(cluster.devices)]
+    numbers: dict[str, Number] = {}
+    lines = [f"{'op':16} {'bytes':>14} {'ranks':>6} {'measured':>12} {'fitted':>12} {'error':>8}"]
+    for op in dict.fromkeys(s.op for s in usable):
+        mine = [s for s in usable if s.op == op]
+        try:
+            parts = np.array([_parts(s, cluster) for s in mine])
+        except (Refused, Malformed) as refusal:
+            lines.append(f"{op}: passed over: {refusal}")
+            continue
+        latency, slower = _line(parts, np.array([s.seconds for s in mine]))
+        fitted = parts[:, 0] + latency + slower * parts[:, 1]
+        lines += [
+            f"{op:16} {s.nbytes:14} {s.ranks:6} {s.seconds * 1e6:10.2f}us {t * 1e6:10.2f}us {t / s.seconds - 1:+8.1%}"
+            for s, t in zip(mine, fitted, strict=True)
+        ]
+        text = f"{source}: {len(mine)} sizes of {op}, median |error| {np.median(np.abs(fitted / [s.seconds for s in mine] - 1)):.0%}"
+        at = "p2p" if op == "sendrecv" else f"collective.{op}"
+        numbers[f"{at}.latency"] = Number(_rounded(latency), "s", text, "fitted")
+        numbers[f"{at}.bandwidth_factor"] = Number(_rounded(1 / slower), "1", text, "fitted")
+    if not numbers:
+        most = max((s.ranks for s in samples), default=0)
+        raise Refused(
+            f"no sample can be fitted on cluster {cluster.name} of {len(cluster.devices)} devices (up to {most} ranks measured, {len(samples)} samples)"
+        )
+    left = len(samples) - len(usable)
+    lines += [f"{left} samples of more ranks than the {len(cluster.devices)} devices of {cluster.name} are left out"] if left else []
+    return replace(datasheet(), name=name, description=f"fitted to {source} on {cluster.name}", numbers=numbers), "\n".join(lines)
+
+
+def _parts(s: Sample, cluster: Cluster) -> tuple[float, float]:
+    """Latency of the links and time of the bytes on the datasheet's network."""
+    members, base = cluster.devices[: s.ranks], datasheet()
+    if s.op == "sendrecv":
+        pairs = zip(members, (*members[1:], members[0]), strict=True)
+        made = max((send(s.nbytes, a, b, cluster, base) for a, b in pairs), key=lambda p: seconds(p, cluster, base))
+    else:
+        made = plan(s.op, float(s.nbytes), members, cluster, base)
+    latency = sum(phase.latency for phase in made.phases)
+    return latency, seconds(made, cluster, base) - latency
+
+
+def _line(parts: NDArray[np.float64], times: NDArray[np.float64]) -> tuple[float, float]:
+    """Seconds per call beyond the links' latency (0 or more) and how many times as long the bytes take (above 0)."""
+    rest = times - parts[:, 0]
+    if len({round(float(t), 12) for t in parts[:, 1]}) > 1:
+        columns = np.stack((1 / times, parts[:, 1] / times), axis=1)
+        latency, slower = np.linalg.lstsq(columns, rest / times, rcond=None)[0]
+        if latency >= 0 and slower > 0:
+            return float(latency), float(slower)
+    weights = parts[:, 1] / times
+    slower = float(weights @ (rest / times)) / float(weights @ weights) if weights.any() else 1.0
+    return (0.0, slower) if slower > 0 else (0.0, float(np.median(times / parts[:, 1])))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
