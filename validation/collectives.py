@@ -34,12 +34,13 @@ LARGE_GROUP = 20  # rows from which an op on a system is judged by itself, again
 
 @dataclass(frozen=True)
 class Judged:
-    """One row; seconds are None for a row that gives only a ratio of bandwidths, whose two ratios are `measured_s` and `predicted_s`-free."""
+    """One row; `op` as written there, `collective` as parasim names it. Without a measured time only the ratios of bandwidths are compared."""
 
     file: str
     line: int
     system: str
     op: str
+    collective: str
     bytes: int
     gpus: int
     measured_s: float | None
@@ -137,8 +138,21 @@ def _cluster(spec: str, ranks: int) -> Cluster:
 def _judged(path: Path, case: Case, predicted: float, profile: str | None) -> Judged:
     row, data = case.row, case.row.data
     error = None if row.seconds is None else predicted / row.seconds - 1
-    name, system = profile or case.profile, str(data.get("system", ""))
-    return Judged(str(path), row.line, system, case.op, case.nbytes, case.ranks, row.seconds, predicted, error, name, case.assumptions, row.ratio)
+    return Judged(
+        file=str(path),
+        line=row.line,
+        system=str(data.get("system", "")),
+        op=str(data.get("op")),
+        collective=case.op,
+        bytes=case.nbytes,
+        gpus=case.ranks,
+        measured_s=row.seconds,
+        predicted_s=predicted,
+        error=error,
+        profile=profile or case.profile,
+        assumptions=case.assumptions,
+        measured_ratio=row.ratio if row.seconds is None else None,
+    )
 
 
 def _with_ratios(judged: Sequence[Judged]) -> list[Judged]:
@@ -155,7 +169,7 @@ def _with_ratios(judged: Sequence[Judged]) -> list[Judged]:
 
 
 def _busbw(row: Judged) -> float:
-    return row.bytes * busbw_factor(row.op, row.gpus) / row.predicted_s
+    return row.bytes * busbw_factor(row.collective, row.gpus) / row.predicted_s
 
 
 def summaries(judged: Sequence[Judged]) -> dict[str, dict[str, Summary]]:
