@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -53,19 +54,21 @@ class Group:
     def hop(self, a: str, b: str) -> float:
         """Seconds for the first byte from `a` to `b`: link latencies of the route plus those of the profile."""
         route = self.cluster.route(a, b)
-        if route not in self._hops:
-            links = (self.cluster.links[i] for i in route)
-            self._hops[route] = sum(link.latency + self.extra[link.kind] for link in links)
-        return self._hops[route]
+        known = self._hops.get(route)
+        if known is None:
+            links, extra = self.cluster.links, self.extra
+            known = self._hops[route] = sum([links[i].latency + extra[links[i].kind] for i in route])
+        return known
 
     def loads(self, flows: Iterable[tuple[str, str, float]]) -> dict[int, float]:
         """Bytes per link of messages (from, to, bytes)."""
-        out: dict[int, float] = {}
+        out: defaultdict[int, float] = defaultdict(float)
+        route = self.cluster.route
         for a, b, nbytes in flows:
             if nbytes:
-                for link in self.cluster.route(a, b):
-                    out[link] = out.get(link, 0.0) + nbytes
-        return out
+                for link in route(a, b):
+                    out[link] += nbytes
+        return dict(out)
 
     @property
     def root_member(self) -> str:

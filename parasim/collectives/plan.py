@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 
 from ..cost.profile import Profile
 from ..errors import Malformed, Refused, Unreachable
-from ..topology.cluster import Cluster, Link
+from ..topology.cluster import LINK_KINDS, Cluster, Link
 from .catalog import ALGORITHMS
-from .group import Group, Round
+from .group import Algorithm, Group, Rings, Round
 from .selection import Choice, call_of, choices, named, ring_order
 from .torus import stripes
 
@@ -92,7 +93,7 @@ def _possible(op: str, picked: Sequence[Choice], nbytes: float, group: Group, pr
     refusals: list[Refused] = []
     for choice in picked:
         try:
-            plans.append(price(op, choice, choice.run(group), nbytes, group, profile))
+            plans.append(price(op, choice, _rounds(choice.run, group), nbytes, group, profile))
         except Unreachable:
             raise
         except Refused as error:
@@ -100,6 +101,22 @@ def _possible(op: str, picked: Sequence[Choice], nbytes: float, group: Group, pr
     if not plans:
         raise refusals[0]
     return plans
+
+
+def _rounds(run: Algorithm, group: Group) -> Sequence[Round]:
+    """What `run` makes of a group; the last few are kept, since a sweep over sizes asks for the same ones again and again."""
+    shares = None if group.shares is None else group.shares.tobytes()
+    latencies = tuple(group.extra[kind] for kind in LINK_KINDS)
+    return _made(run, group.members, group.cluster, group.rings, latencies, group.root, shares)
+
+
+@lru_cache(maxsize=6)
+def _made(
+    run: Algorithm, members: tuple[str, ...], cluster: Cluster, rings: Rings, latencies: tuple[float, ...], root: int, shares: bytes | None
+) -> Sequence[Round]:
+    extra = dict(zip(LINK_KINDS, latencies, strict=True))
+    table = None if shares is None else np.frombuffer(shares).reshape(len(members), -1)
+    return run(Group(members, cluster, rings, extra, root, table))
 
 
 def group_of(members: Sequence[str], cluster: Cluster, profile: Profile, root: int = 0, shares: NDArray[np.float64] | None = None) -> Group:
@@ -157,15 +174,15 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     at = f"algorithm.{algorithm}"
     step = profile.get(f"collective.{op}.step_latency", 0.0) + profile.get(f"{at}.step_latency", 0.0)
     factor = profile.get(f"collective.{op}.bandwidth_factor", 1.0) * profile.get(f"{at}.bandwidth_factor", 1.0)
-    rates = _PerKind(profile, "network.bandwidth_factor", 1.0)
-    phases = tuple(_phase(r, r.latency + r.steps * step, factor, group.cluster, rates) for r in rounds)
+    capacities = capacity(group.cluster, profile)
+    phases = tuple(_phase(r, r.latency + r.steps * step, factor, capacities) for r in rounds)
     call = profile.get(f"collective.{op}.latency", 0.0) + profile.get(f"{at}.latency", 0.0)
     post = 0.0
     if op == "all_to_all":
         peers = group.size - min(map(len, group.blocks()))
         call += profile.get("p2p.post", 0.0) * peers
         post = profile.get("p2p.short_post", 0.0) * peers
-    per_byte = sum(_moving(phase, group.cluster, rates) for phase in phases)
+    per_byte = sum(_moving(phase, capacities) for phase in phases)
     latency = sum(phase.latency for phase in phases)
     fill = latency if algorithm in FILLED else latency / max(1, sum(r.steps for r in rounds))
     small, large = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.large_message_latency", 0.0) * fill
@@ -173,14 +190,20 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     return phases, Start(call, latency, per_byte, small, large, short, post, all(r.hidden for r in rounds))
 
 
-def _phase(r: Round, latency: float, factor: float, cluster: Cluster, rates: Mapping[str, float]) -> Phase:
+def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float64]) -> Phase:
     """A Round for one byte of the buffer. Progress counts the bytes on the link that is tightest when the network is free (weight 1).
 
     So transfers that share a link they are held up by get equal bytes/s there, however many bytes a collective puts on it per byte of buffer.
     """
-    links = cluster.links
-    tightest = max(r.weights.items(), key=lambda item: (item[1] / _effective(links[item[0]], rates), item[1]), default=(0, 0.0))[1]
-    return Phase(latency, tightest / factor, tuple(sorted((link, weight / tightest) for link, weight in r.weights.items())))
+    if not r.weights:
+        return Phase(latency, 0.0, ())
+    index = np.fromiter(r.weights, dtype=np.int64, count=len(r.weights))
+    weights = np.fromiter(r.weights.values(), dtype=np.float64, count=len(r.weights))
+    order = np.argsort(index)
+    index, weights = index[order], weights[order]
+    busy = weights / capacities[index]
+    tightest = float(weights[np.argmax(busy)] if busy.any() else weights.max())
+    return Phase(latency, tightest / factor, tuple(zip(index.tolist(), (weights / tightest).tolist(), strict=True)))
 
 
 def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile) -> CollectivePlan:
@@ -188,8 +211,8 @@ def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group
     phases, start = phases_of(op, choice.name, rounds, group, profile)
     sized = [replace(phase, bytes=phase.bytes * nbytes) for phase in phases]
     if start.hidden:
-        rates = _PerKind(profile, "network.bandwidth_factor", 1.0)
-        sized = [replace(phase, latency=max(0.0, phase.latency - _moving(phase, group.cluster, rates))) for phase in sized]
+        capacities = capacity(group.cluster, profile)
+        sized = [replace(phase, latency=max(0.0, phase.latency - _moving(phase, capacities))) for phase in sized]
     sized[0] = replace(sized[0], latency=sized[0].latency + start.beyond(nbytes))
     return CollectivePlan(op, choice.name, choice.reason, tuple(sized), nbytes * sum(r.sent for r in rounds))
 
@@ -234,19 +257,22 @@ def channel_rate(nbytes: float, ranks: int, profile: Profile) -> float:
 
 def capacity(cluster: Cluster, profile: Profile) -> NDArray[np.float64]:
     """Effective bytes/s of every link of the cluster: its bandwidth times the profile's factor for its kind; float[links]."""
-    factor = _PerKind(profile, "network.bandwidth_factor", 1.0)
-    return np.array([_effective(link, factor) for link in cluster.links], dtype=np.float64)
+    factors = np.array([profile.get(f"network.bandwidth_factor.{kind}", 1.0) for kind in LINK_KINDS])
+    return np.asarray(cluster.bandwidths * factors[cluster.kinds])
 
 
 def seconds(plan: CollectivePlan, cluster: Cluster, profile: Profile) -> float:
     """The time of `plan` alone on the network: the sum over phases of latency + bytes / rate of the tightest link."""
-    factor = _PerKind(profile, "network.bandwidth_factor", 1.0)
-    return sum(phase.latency + _moving(phase, cluster, factor) for phase in plan.phases)
+    capacities = capacity(cluster, profile)
+    return sum(phase.latency + _moving(phase, capacities) for phase in plan.phases)
 
 
-def _moving(phase: Phase, cluster: Cluster, factor: Mapping[str, float]) -> float:
+def _moving(phase: Phase, capacities: NDArray[np.float64]) -> float:
     """Seconds in which the bytes of `phase` move, alone on the network: those of its tightest link."""
-    return phase.bytes * max((weight / _effective(cluster.links[link], factor) for link, weight in phase.weights), default=0.0)
+    if not phase.weights or not phase.bytes:
+        return 0.0
+    index, weights = np.array([i for i, _ in phase.weights]), np.array([weight for _, weight in phase.weights])
+    return phase.bytes * float(np.max(weights / capacities[index]))
 
 
 def _effective(link: Link, factor: Mapping[str, float]) -> float:

@@ -5,8 +5,11 @@ A ring all-reduce of S bytes over n ranks takes 2(n-1) steps of S/n: 2(n-1)/n S 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
+
+import numpy as np
 
 from .group import Group, Round
 from .messages import Key, Keys, Message, Schedule, Steps, even, together
@@ -46,22 +49,21 @@ def reduce_gather(group: Group) -> list[Round]:
 
 def _around(group: Group, steps: int) -> Round:
     """`steps` steps around the rings, S/n per step split over the rings."""
-    n, part = group.size, 1 / len(group.rings)
-    flows = ((a, b, steps / n * part) for ring in group.rings for a, b in zip(ring, _rotated(ring, 1), strict=True))
-    return Round(steps, max(_walk(group, ring, steps) for ring in group.rings), group.loads(flows), steps / n)
+    n, part = group.size, steps / group.size / len(group.rings)
+    rings = [list(zip(ring, _rotated(ring, 1), strict=True)) for ring in group.rings]
+    pairs = Counter(chain.from_iterable(rings))
+    hops = {pair: group.hop(*pair) for pair in pairs}
+    latency = max(_walk([hops[pair] for pair in ring], steps) for ring in rings)
+    return Round(steps, latency, group.loads((a, b, times * part) for (a, b), times in pairs.items()), steps / n)
 
 
-def _walk(group: Group, ring: Sequence[str], steps: int) -> float:
+def _walk(hops: Sequence[float], steps: int) -> float:
     """The longest chain of dependent messages: `steps` hops in a row from any start (a chunk moves one hop per step)."""
-    hops = [group.hop(a, b) for a, b in zip(ring, _rotated(ring, 1), strict=True)]
     if min(hops) == max(hops):
         return steps * hops[0]
     turns, rest = divmod(steps, len(hops))
-    window = best = sum(hops[:rest])
-    for start in range(len(hops)):
-        window += hops[(start + rest) % len(hops)] - hops[start]
-        best = max(best, window)
-    return turns * sum(hops) + best
+    sums = np.concatenate([[0.0], np.cumsum([*hops, *hops])])
+    return float(turns * sums[len(hops)] + np.max(sums[rest : rest + len(hops)] - sums[: len(hops)]))
 
 
 def _chain(group: Group, chains: Sequence[Sequence[str]]) -> Round:

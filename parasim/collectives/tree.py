@@ -7,6 +7,7 @@ a server form a chain, one channel per rail. `chain` keeps the members of a sing
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -65,20 +66,22 @@ def _parent(place: int, m: int) -> int:
 def _up_and_down(group: Group, blocks: list[list[str]]) -> list[Round]:
     """2 x (chain inside + depth of the tree) steps in a row."""
     channels = min(len(block) for block in blocks)
-    flows: list[tuple[str, str, float]] = []
+    flows: Counter[tuple[str, str]] = Counter()
     deepest, steps = 0.0, 0
     for channel in range(channels):
         chains = _chains(blocks, channel)
         heads = [chain[-1] for chain in chains]
         inside = max(sum(group.hop(a, b) for a, b in pairwise(chain)) for chain in chains)
-        part = 1 / channels
-        flows += [(*way, part) for chain in chains for a, b in pairwise(chain) for way in ((a, b), (b, a))]
+        edges = [pair for chain in chains for pair in pairwise(chain)]
+        flows.update(edges + edges)
         for parents in trees(len(blocks)):
-            flows += [(*way, part / 2) for child, up in parents.items() for way in ((heads[child], heads[up]), (heads[up], heads[child]))]
+            flows.update((heads[child], heads[up]) for child, up in parents.items())
             climb, depth = _deepest(group, heads, parents)
             deepest = max(deepest, 2 * (inside + climb))
             steps = max(steps, 2 * (depth + max(map(len, chains)) - 1))
-    return [Round(steps, deepest, group.loads(flows), sum(part for _, _, part in flows) / group.size)]
+    half = 1 / channels / 2  # what one count stands for: a tree carries half of its channel's part, a chain both halves
+    loads = group.loads((*way, times * half) for (a, b), times in flows.items() for way in ((a, b), (b, a)))
+    return [Round(steps, deepest, loads, 2 * half * flows.total() / group.size)]
 
 
 def _chains(blocks: Sequence[list[str]], channel: int) -> list[list[str]]:

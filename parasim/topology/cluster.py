@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import Refused, Unreachable, Violation
 from ..provenance import Number
@@ -107,5 +111,20 @@ class Cluster:
         path = self.router.path(a, b)
         if path is None:
             raise Unreachable(f"cluster {self.name}: no route from {a} to {b}; the network is partitioned")
-        neighbours = self.graph.adj
-        return tuple(neighbours[u][v]["link"] for u, v in pairwise(path))
+        return tuple(map(self._index.__getitem__, pairwise(path)))
+
+    @cached_property
+    def bandwidths(self) -> NDArray[np.float64]:
+        """Bytes/s of every link; float[links]."""
+        return np.array([link.bandwidth for link in self.links], dtype=np.float64)
+
+    @cached_property
+    def kinds(self) -> NDArray[np.int64]:
+        """Place in LINK_KINDS of every link's kind; int[links]."""
+        code = {kind: i for i, kind in enumerate(LINK_KINDS)}
+        return np.array([code[link.kind] for link in self.links], dtype=np.int64)
+
+    @cached_property
+    def _index(self) -> dict[tuple[str, str], int]:
+        """Index of the link between two nodes."""
+        return {(link.a, link.b): i for i, link in enumerate(self.links)}

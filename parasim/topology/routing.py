@@ -32,6 +32,13 @@ class UpDown:
 
     def path(self, a: str, b: str) -> tuple[str, ...] | None:
         """Node names from `a` to `b`; None for a name that is no device or trees that never meet."""
+        if a != b and a in self.chains and b in self.chains:
+            for up, down in zip(self.chains[a], self.chains[b], strict=True):
+                if up[-1] == down[-1] and len(up) == len(down):  # the usual case, without generators: they meet at the top or below it
+                    height = len(up) - 1
+                    while up[height - 1] == down[height - 1]:
+                        height -= 1
+                    return up[: height + 1] + down[:height][::-1]
         return next(self.ways(a, b), None)
 
     def ways(self, a: str, b: str) -> Iterator[tuple[str, ...]]:
