@@ -15,8 +15,9 @@ from .job import job
 from .network import network
 from .numeric import numeric
 from .published import published
+from .tpu import tpu
 
-COMMANDS = (published, collectives, network, fit, bench, job, numeric)
+COMMANDS = (published, collectives, tpu, network, fit, bench, job, numeric)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:
