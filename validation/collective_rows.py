@@ -159,7 +159,7 @@ def system_of(text: str, nodes: int, ranks: int) -> tuple[str | Mapping[str, Any
         return cluster, server["profile"], tuple(notes)
     wire = next(entry for entry in _systems()["networks"] if re.search(entry["match"], text, re.IGNORECASE))
     notes += [wire["note"]] if "note" in wire else []
-    if "cluster" in wire and per_node == wire["devices"]:
+    if "cluster" in wire and per_node == wire["devices"] and re.search(wire["of"], text, re.IGNORECASE):
         return wire["cluster"], wire.get("profile", server["profile"]), tuple(notes)
     scale_out, said = _scale_out(wire, text, per_node)
     profile = wire.get("profile", server["profile"])
@@ -171,6 +171,8 @@ def _scale_out(wire: Mapping[str, Any], text: str, per_node: int) -> tuple[dict[
     notes: list[str] = []
     rate, count = float(wire["gbps"]), wire.get("nics")
     written = re.search(r"(\d+) ?[x×] ?(\d+) ?G(?!B)", text)
+    each = re.search(r"[x×] ?(\d+) ?/ ?node", text)
+    count = int(each[1]) if each else count
     alone = re.search(r"(\d+) ?G(?:b/s|bps|bE|bit)?\b(?! ?B)(?!iB)", text)
     if "nics" not in wire and written and int(written[2]) >= 10:
         count, rate = int(written[1]), float(written[2])
