@@ -109,21 +109,18 @@ def stripes(cluster: Cluster, source: str, target: str) -> list[tuple[int, ...]]
 def all_gather(group: Group) -> list[Round]:
     """Every axis at once: V (n-1)/n / (2kw) on rings."""
     block = find(group)
-    return [_round(group, block, 1, _gathering(group, block))]
+    return [_round(group, block, _gathering(group, block))]
 
 
 def reduce_scatter(group: Group) -> list[Round]:
     """All-gather backwards."""
     block = find(group)
-    return [_round(group, block, 1, _turned(group, _gathering(group, block)))]
+    return [_round(group, block, _turned(group, _gathering(group, block)))]
 
 
 def all_reduce(group: Group) -> list[Round]:
-    """Reduce-scatter, then all-gather, chunk behind chunk."""
-    block = find(group)
-    there = _gathering(group, block)
-    back = _turned(group, there)
-    return [_round(group, block, 2, {link: there.get(link, 0.0) + back.get(link, 0.0) for link in there.keys() | back.keys()})]
+    """Reduce-scatter, then all-gather."""
+    return [*reduce_scatter(group), *all_gather(group)]
 
 
 def all_to_all(group: Group) -> list[Round]:
@@ -149,17 +146,17 @@ def broadcast(group: Group) -> list[Round]:
     weights = {
         link: part for axis in block.axes for _, a, b in block.cables(axis) for link in _ends(group, a, b) if group.cluster.links[link].b != group.root_member
     }
-    return [_round(group, block, 1, weights)]
+    return [_round(group, block, weights)]
 
 
 def scatter(group: Group) -> list[Round]:
     """The orders of `all_gather` backwards, from the root's cables outwards."""
-    return [_round(group, find(group), 1, _rooted(group, outwards=True), group.size)]
+    return [_round(group, find(group), _rooted(group, outwards=True), group.size)]
 
 
 def gather(group: Group) -> list[Round]:
     """The orders of `all_gather`, towards the root's cables."""
-    return [_round(group, find(group), 1, _rooted(group, outwards=False), group.size)]
+    return [_round(group, find(group), _rooted(group, outwards=False), group.size)]
 
 
 def _gathering(group: Group, block: Block) -> dict[int, float]:
@@ -216,10 +213,10 @@ def _walks(block: Block, start: tuple[int, ...], end: tuple[int, ...], order: Se
         yield way, 1 / prod(map(len, choices))
 
 
-def _round(group: Group, block: Block, times: int, weights: Mapping[int, float], share: int = 0) -> Round:
+def _round(group: Group, block: Block, weights: Mapping[int, float], share: int = 0) -> Round:
     """One Round; what leaves a rank is on its own links, or (`share` members) 1/n of every other member from or to the root."""
     sent = (share - 1) / share**2 if share else sum(weights.values()) / group.size
-    return Round(times * block.hops, times * block.hops * _hop(group, block), weights, sent, hidden=True)
+    return Round(block.hops, block.hops * _hop(group, block), weights, sent, hidden=True)
 
 
 def _hop(group: Group, block: Block) -> float:
