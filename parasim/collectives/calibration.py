@@ -7,18 +7,56 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cost import kineto, nccl_tests
 from ..cost.profile import Profile, datasheet
 from ..cost.samples import Sample
 from ..errors import Malformed, Refused
 from ..provenance import Number
 from ..topology.cluster import Cluster
+from ..topology.loader import load_cluster
 from .plan import plan, seconds, send
 
 DIGITS = 4
+
+
+def from_nccl_tests(paths: Sequence[Path], cluster: str | Path, name: str = "calibrated") -> tuple[Profile, str]:
+    """A profile from logs or JSON reports of nccl-tests that ran on `cluster` (a catalog name or a file), and the table to print.
+
+    Raises as `nccl_tests.read`, `load_cluster` and `calibrate` do.
+    """
+    samples = nccl_tests.samples(paths)
+    return calibrate(samples, _cluster(cluster, samples), name, f"nccl-tests ({_names(paths)})")
+
+
+def from_kineto(paths: Sequence[Path], cluster: str | Path, name: str = "calibrated") -> tuple[Profile, str]:
+    """A profile from traces of torch.profiler, one per rank, of a job on `cluster`; the text says work and skew, then the table.
+
+    Raises as `kineto.read`, `load_cluster` and `calibrate` do.
+    """
+    traces = kineto.read(paths)
+    samples = traces.samples()
+    profile, table = calibrate(samples, _cluster(cluster, samples), name, f"torch.profiler ({_names(paths)})")
+    return profile, f"{traces}\n\n{table}"
+
+
+def _cluster(spec: str | Path, samples: Sequence[Sample]) -> Cluster:
+    """With devices for the largest group, or as many as there are."""
+    ranks = sorted({s.ranks for s in samples}, reverse=True)
+    for count in ranks[:-1]:
+        try:
+            return load_cluster(spec, count)
+        except Refused:
+            continue
+    return load_cluster(spec, ranks[-1])
+
+
+def _names(paths: Sequence[Path]) -> str:
+    return ", ".join(path.name for path in paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
 def calibrate(samples: Sequence[Sample], cluster: Cluster, name: str, source: str) -> tuple[Profile, str]:
