@@ -27,7 +27,7 @@ from ..topology.cluster import Cluster
 from .fold import Fold, LoadKey, fold, kind_of
 from .fuse import fuse
 from .network import Network, Path
-from .traffic import Traffic, collective_bytes, collective_key, is_message, message_key
+from .traffic import Traffic, collective_bytes, is_message, message_key
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -174,7 +174,7 @@ class Engine:
                     for link in self.fold.loads[move.loads]:
                         users[link].add((step.route.present, step.op.stream))
         for (kind, p), loads in self.fold.loads.items():
-            if is_message(kind):
+            if isinstance(kind, tuple) and is_message(kind[0]):
                 for link in loads:
                     users[link].add((kind, p))
         return users
@@ -236,10 +236,11 @@ class Engine:
             return _Step(op, self._overhead + sum(seconds(k, self.cluster.accelerator, self.profile) for k in op.kernels), None)
         if isinstance(op, Collective):
             ranks = tuple(self.workload.members(rank.rank, op.group).tolist())
-            key = collective_key(rank.program, op)
-            plan = self.traffic.collective(op, collective_bytes(rank.program, op), ranks)
+            nbytes = collective_bytes(rank.program, op)
+            plan = self.traffic.collective(op, nbytes, ranks)
+            kind = kind_of(self.traffic.structure(op, nbytes), ranks, self.fold.colour, ordered=False)
             present = tuple(sorted({int(self.fold.representative[r]) for r in ranks}))
-            return _Step(op, 0.0, _Route(op.group, self._moves(plan, kind_of(key, ranks, self.fold.colour)), present))
+            return _Step(op, 0.0, _Route(op.group, self._moves(plan, kind), present))
         return _Step(op, 0.0, None)
 
     def _moves(self, plan: CollectivePlan, kind: Hashable) -> tuple[Move, ...]:
@@ -327,9 +328,9 @@ class Engine:
 
     def _message(self, rank: Rank, m: Msg) -> tuple[Move, ...]:
         target = int(self.workload.peers[m.peer][rank.rank])
-        key = message_key(rank.c, rank.program, m)
-        plan = self.traffic.message(rank.program.nbytes((m.buffer,)), rank.rank, target)
-        return self._moves(plan, kind_of(key, (rank.rank, target), self.fold.colour))
+        nbytes = rank.program.nbytes((m.buffer,))
+        plan = self.traffic.message(nbytes, rank.rank, target)
+        return self._moves(plan, kind_of(message_key(rank.c, m, nbytes), (rank.rank, target), self.fold.colour, ordered=True))
 
     def _deliver(self, meeting: _Meeting, ends: tuple[int, int], moves: tuple[Move, ...], sender: int, i: int) -> Process:
         self._fly(ends, "p2p", 1)

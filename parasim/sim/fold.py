@@ -1,37 +1,41 @@
 """Folding: ranks that provably behave alike are simulated once. One pass in (here), one pass out (`record`).
 
-Colour refinement to an equitable partition: ranks start with the colour of their Program; a link's signature is its capacity, latency and
-the load each kind of transfer puts on it; a rank's new colour adds the signatures of all links its transfers touch. At the fixed point
-ranks of one colour have the same programs, partners and links under every combination of simultaneous transfers, so max-min sharing gives
-them equal rates and simulating one of them is exact. Whatever differs (a slow link, a spine shared by chance) splits the colours.
+Colour refinement to an equitable partition: ranks start with the colour of their Program; a link's signature is its kind, capacity and the
+load each kind of transfer puts on it; a rank's new colour adds the signatures of all links its transfers touch. At the fixed point ranks of
+one colour have the same programs, partners and links under every combination of simultaneous transfers, so max-min sharing gives them equal
+rates and simulating one of them is exact. Whatever differs (a slow link, a spine shared by chance) splits the colours.
+
+Multisets are compared by sums of 64-bit hashes of their members, so that numpy can refine hundreds of thousands of transfers at once; what
+the partition is used for, equal loads on the links of one colour, is checked on the numbers themselves at the end.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import ParasimError
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
-from .traffic import Instance, Traffic, link_loads
+from .traffic import Instances, Traffic
 
 LinkColour = int
 LoadKey = tuple[Hashable, int]  # (transfer kind, phase)
-SEND = "send"  # the op name of a message's plan: its two ends are told apart
+Hashes = NDArray[np.uint64]
+DIGITS = 12  # loads and latencies are compared to this many decimals
+ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # multipliers of splitmix64 (Steele et al. 2014)
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Colours of ranks (int[world]), representative rank of each rank, and for the network: the colour of every used link, their capacities
-    (bytes/s), how many links share each, and per (transfer kind, phase) the bytes per byte of progress on one link of each colour."""
+    """Colours of ranks (int[world]), representative rank of each rank, and for the network: the used links by colour as (name of one, kind,
+    capacity in bytes/s, how many), and per (transfer kind, phase) the bytes per byte of progress on one link of each colour."""
 
     colour: IntArray
     representative: IntArray
-    link_colour: Mapping[int, LinkColour]
     links: tuple[tuple[str, str, float, int], ...]
     loads: Mapping[LoadKey, Mapping[LinkColour, float]]
     reasons: tuple[str, ...]
@@ -42,85 +46,147 @@ class Fold:
         return sorted({int(r) for r in self.representative})
 
 
+def kind_of(structure: Hashable, ranks: tuple[int, ...], colour: IntArray, *, ordered: bool) -> Hashable:
+    """The transfer kind of one set of ranks: the structure and the colours of its ranks."""
+    seen = colour[list(ranks)]
+    if ordered:
+        return structure, tuple(seen.tolist())
+    colours, counts = np.unique(seen, return_counts=True)
+    return structure, tuple(zip(colours.tolist(), counts.tolist(), strict=True))
+
+
 def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool = True) -> Fold:
     """The coarsest equitable partition, or every rank alone when folding is off."""
-    instances = traffic.instances()
-    colour = np.asarray(workload.class_of_rank if enabled else np.arange(workload.world))
+    refinement = _Refinement(traffic.instances(), cluster, capacity, workload.world)
+    colour = _renumbered(np.asarray(workload.class_of_rank) if enabled else np.arange(workload.world))
     reasons = []
     while True:
-        kinds = _by_colour(instances, colour)
-        loads = link_loads(kinds)
-        signatures = _link_signatures(cluster, capacity, loads)
-        refined = _refine(workload.world, colour, kinds, signatures)
-        if len(np.unique(refined)) == len(np.unique(colour)):
+        refined = refinement.refine(colour)
+        before, after = int(colour.max()) + 1, int(refined.max()) + 1
+        if after == before:
             break
-        reasons.append(f"{len(np.unique(colour))} classes of ranks became {len(np.unique(refined))}: their transfers meet links of other capacity or load")
+        reasons.append(f"{before} classes of ranks became {after}: their transfers meet links of other capacity or load")
         colour = refined
-    first: dict[int, int] = {}
-    for rank, c in enumerate(colour.tolist()):
-        first.setdefault(c, rank)
-    numbers = {s: i for i, s in enumerate(dict.fromkeys(signatures.values()))}
-    link_colour = {link: numbers[s] for link, s in signatures.items()}
-    return Fold(
-        colour=colour,
-        representative=np.array([first[c] for c in colour.tolist()], dtype=np.int64),
-        link_colour=link_colour,
-        links=_link_table(cluster, capacity, link_colour, len(numbers)),
-        loads=_loads(kinds, loads, link_colour),
-        reasons=tuple(reasons),
-    )
+    first = np.unique(colour, return_index=True)[1]
+    links, loads = refinement.network(colour)
+    return Fold(colour, first[colour], links, loads, tuple(reasons))
 
 
-def kind_of(key: Hashable, ranks: tuple[int, ...], colour: IntArray) -> Hashable:
-    """The transfer kind of one instance: its key and the colours of its ranks."""
-    if len(ranks) == 2:
-        return key, (int(colour[ranks[0]]), int(colour[ranks[1]]))
-    return key, tuple(sorted(Counter(colour[list(ranks)].tolist()).items()))
+class _Refinement:
+    """The entries of all structures in one set of columns, and one step of refinement over them."""
+
+    def __init__(self, instances: list[Instances], cluster: Cluster, capacity: NDArray[np.float64], world: int) -> None:
+        self.all, self.cluster, self.capacity, self.world = instances, cluster, capacity, world
+        counts = [len(x.members) for x in instances]
+        self.base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        entries = [len(x.link) for x in instances]
+        self.structure = np.repeat(np.arange(len(instances)), entries)
+        self.instance = _joined([x.instance + b for x, b in zip(instances, self.base, strict=False)])
+        self.phase = _joined([x.phase for x in instances])
+        self.weight = _joined([x.weight for x in instances]).astype(np.float64)
+        self.used, self.link = np.unique(_joined([x.link for x in instances]), return_inverse=True)
+        kinds = {k: n for n, k in enumerate(dict.fromkeys(cluster.links[i].kind for i in self.used.tolist()))}
+        plain = np.array([kinds[cluster.links[i].kind] for i in self.used.tolist()], dtype=np.int64)
+        self.plain = _mix(_floats(capacity[self.used]), plain.astype(np.uint64))
+
+    def kinds(self, colour: IntArray) -> Hashes:
+        """A hash per instance: its structure and the colours of its ranks (in order for messages)."""
+        out = []
+        for n, x in enumerate(self.all):
+            seen = colour[x.members].astype(np.uint64)
+            if x.ordered:
+                seen = _mix(seen, np.arange(seen.shape[1], dtype=np.uint64)[None, :])
+            out.append(_mix(_mix(seen).sum(axis=1, dtype=np.uint64), np.uint64(n)))
+        return np.concatenate(out) if out else np.zeros(0, dtype=np.uint64)
+
+    def link_loads(self, kinds: Hashes) -> tuple[IntArray, Hashes, NDArray[np.float64], IntArray]:
+        """Summed load of every (link, kind and phase): link, hash of kind and phase, load, and an entry that belongs to it."""
+        key = _mix(kinds[self.instance], self.phase.astype(np.uint64))
+        order = np.lexsort((key, self.link))
+        link, key = self.link[order], key[order]
+        new = np.ones(len(order), dtype=bool)
+        new[1:] = (link[1:] != link[:-1]) | (key[1:] != key[:-1])
+        first = np.nonzero(new)[0]
+        load = np.add.reduceat(self.weight[order], first) if len(first) else np.zeros(0)
+        return link[first], key[first], load, order[first]
+
+    def signatures(self, kinds: Hashes) -> Hashes:
+        """A hash per used link: kind, capacity, and the load of every transfer kind on it."""
+        link, key, load, _ = self.link_loads(kinds)
+        return _mix(self.plain, _summed(_mix(key, _floats(load)), link, len(self.used)))
+
+    def refine(self, colour: IntArray) -> IntArray:
+        """New colours: the old one and what each transfer of the rank looks like on the links."""
+        kinds = self.kinds(colour)
+        signatures = self.signatures(kinds)
+        seen = _mix(signatures[self.link], _mix(_floats(self.weight), self.phase.astype(np.uint64)))
+        looks = _mix(kinds, _summed(seen, np.asarray(self.instance, dtype=np.int64), len(kinds)))
+        total = np.zeros(self.world, dtype=np.uint64)
+        for x, base in zip(self.all, self.base.tolist(), strict=False):
+            look = looks[base : base + len(x.members)]
+            if x.latency.size:
+                look = _mix(look, _mix(_floats(x.latency), np.arange(x.latency.shape[1], dtype=np.uint64)[None, :]).sum(axis=1, dtype=np.uint64))
+            for position in range(x.members.shape[1]) if x.ordered else ():
+                np.add.at(total, x.members[:, position], _mix(look, np.uint64(position + 1)))
+            if not x.ordered:
+                np.add.at(total, x.members, look[:, None])
+        return _renumbered(_mix(colour.astype(np.uint64), total))
+
+    def network(self, colour: IntArray) -> tuple[tuple[tuple[str, str, float, int], ...], dict[LoadKey, dict[int, float]]]:
+        """The links by colour, and the loads of every kind on them, checked to be equal on all links of a colour."""
+        kinds = self.kinds(colour)
+        _, first, of_link = np.unique(self.signatures(kinds), return_index=True, return_inverse=True)
+        turn = np.argsort(np.argsort(first))  # colours in order of their first link
+        of_link, first = turn[of_link], np.sort(first)
+        counts = np.bincount(of_link, minlength=len(first))
+        links = []
+        for at, n in zip(self.used[first].tolist(), counts.tolist(), strict=True):
+            link = self.cluster.links[at]
+            links.append((f"{link.a}>{link.b}", link.kind, float(self.capacity[at]), n))
+        loads: dict[LoadKey, dict[int, float]] = {}
+        named: dict[int, Hashable] = {}
+        for x, base in zip(self.all, self.base.tolist(), strict=False):
+            for i in np.unique(kinds[base : base + len(x.members)], return_index=True)[1].tolist():
+                named[int(kinds[base + i])] = kind_of(x.structure, tuple(x.members[i].tolist()), colour, ordered=x.ordered)
+                for p in range(x.latency.shape[1]):
+                    loads[named[int(kinds[base + i])], p] = {}
+        link, _, load, entry = self.link_loads(kinds)
+        for c, value, e in sorted(zip(of_link[link].tolist(), load.tolist(), entry.tolist(), strict=True)):
+            row = loads[named[int(kinds[self.instance[e]])], int(self.phase[e])]
+            if abs(row.setdefault(c, value) - value) > 10.0**-DIGITS * max(1.0, value):
+                raise ParasimError(f"folding: links of colour {c} carry {row[c]} and {value}: the partition is not equitable; use --no-fold")
+        return tuple(links), loads
 
 
-def _by_colour(instances: Mapping[Hashable, list[Instance]], colour: IntArray) -> dict[Hashable, list[Instance]]:
-    out: dict[Hashable, list[Instance]] = {}
-    for key, sets in instances.items():
-        for instance in sets:
-            out.setdefault(kind_of(key, instance.ranks, colour), []).append(instance)
+def _joined(parts: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+
+
+def _mix(*values: NDArray[np.generic] | np.generic) -> Hashes:
+    """A 64-bit hash of the values at each place (splitmix64's finisher over their running sum)."""
+    out = np.zeros(1, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for value in values:
+            out = (out + np.asarray(value, dtype=np.uint64)) * np.uint64(ODD[0]) + np.uint64(ODD[0])
+            out = (out ^ (out >> np.uint64(30))) * np.uint64(ODD[1])
+            out = (out ^ (out >> np.uint64(27))) * np.uint64(ODD[2])
+            out = out ^ (out >> np.uint64(31))
     return out
 
 
-def _link_signatures(cluster: Cluster, capacity: NDArray[np.float64], loads: Mapping[int, Mapping[LoadKey, float]]) -> dict[int, Hashable]:
-    return {
-        link: (cluster.links[link].kind, float(capacity[link]), tuple(sorted(((repr(k), round(v, 12)) for k, v in row.items()))))
-        for link, row in sorted(loads.items())
-    }
+def _floats(values: NDArray[np.float64]) -> Hashes:
+    """The bits of floats rounded to DIGITS decimals (-0 and 0 alike)."""
+    return (np.round(values, DIGITS) + 0.0).view(np.uint64)
 
 
-def _refine(world: int, colour: IntArray, kinds: Mapping[Hashable, list[Instance]], signatures: Mapping[int, Hashable]) -> IntArray:
-    """New colours: old colour plus, per kind, what its transfers look like on the links."""
-    numbers = {s: i for i, s in enumerate(dict.fromkeys(signatures.values()))}
-    seen: list[list[Hashable]] = [[] for _ in range(world)]
-    for n, sets in enumerate(kinds.values()):
-        for instance in sets:
-            look = (
-                n,
-                tuple((p.latency, p.bytes, tuple(sorted((numbers[signatures[link]], round(w, 12)) for link, w in p.weights))) for p in instance.plan.phases),
-            )
-            for position, rank in enumerate(instance.ranks):
-                seen[rank].append((look, position if instance.plan.op == SEND else -1))
-    ids: dict[Hashable, int] = {}
-    return np.array([ids.setdefault((int(colour[r]), tuple(sorted(map(repr, seen[r])))), len(ids)) for r in range(world)], dtype=np.int64)
-
-
-def _link_table(cluster: Cluster, capacity: NDArray[np.float64], link_colour: Mapping[int, int], n: int) -> tuple[tuple[str, str, float, int], ...]:
-    members: list[list[int]] = [[] for _ in range(n)]
-    for link, c in link_colour.items():
-        members[c].append(link)
-    return tuple((f"{cluster.links[m[0]].a}>{cluster.links[m[0]].b}", cluster.links[m[0]].kind, float(capacity[m[0]]), len(m)) for m in members)
-
-
-def _loads(
-    kinds: Mapping[Hashable, list[Instance]], loads: Mapping[int, Mapping[LoadKey, float]], link_colour: Mapping[int, int]
-) -> dict[LoadKey, dict[int, float]]:
-    out: dict[LoadKey, dict[int, float]] = {(k, p): {} for k, sets in kinds.items() for p in range(max(len(i.plan.phases) for i in sets))}
-    for link, row in loads.items():
-        for key, load in row.items():
-            out[key][link_colour[link]] = load
+def _summed(hashes: Hashes, at: IntArray, n: int) -> Hashes:
+    """Sums of hashes by place: a hash of the multiset there."""
+    out = np.zeros(n, dtype=np.uint64)
+    np.add.at(out, at, hashes)
     return out
+
+
+def _renumbered(colour: NDArray[np.generic]) -> IntArray:
+    """Colours as 0, 1, 2, ... in order of their first rank."""
+    _, first, inverse = np.unique(colour, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
