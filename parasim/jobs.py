@@ -126,7 +126,8 @@ def collective_table(table: Sequence[dict[str, Any]]) -> str:
         f"{rate(r['algbw_Bps']):>14}{rate(r['busbw_Bps']):>14}"
         for r in table
     ]
-    return "\n".join([head, *lines])
+    reasons = dict.fromkeys(f"{r['algorithm']}: {r['reason'].partition('; fastest')[0]}" for r in table)
+    return "\n".join([head, *lines, *reasons])
 
 
 def catalog_of(kind: str) -> dict[str, str]:

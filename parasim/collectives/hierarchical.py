@@ -35,8 +35,8 @@ def tree_between(group: Group) -> list[Round]:
 
 
 def nvls_ring(group: Group) -> list[Round]:
-    """The switch reduces and copies inside, rings between."""
-    return _flat(_three(group, in_network.reduce_scatter, ring.all_reduce, in_network.all_gather))
+    """The switch reduces and copies inside, rings between: S(1+1/g)/B1, then 2(S/g)(m-1)/(m B2)."""
+    return _flat(_switched(group, ring.all_reduce))
 
 
 def nvls_tree(group: Group) -> list[Round]:
@@ -44,12 +44,12 @@ def nvls_tree(group: Group) -> list[Round]:
 
     One pipeline of small chunks: t = max(S(1+1/g)/B1, 2S/(g B2)), or S/(g B2) on two servers, after 2 steps inside and twice the tree's depth.
     """
-    return [_sum(_flat(_three(group, in_network.reduce_scatter, tree.all_reduce, in_network.all_gather)))]
+    return [_sum(_flat(_switched(group, tree.all_reduce)))]
 
 
 def nvls_sharp(group: Group) -> list[Round]:
-    """Switches reduce and copy inside and between."""
-    return _flat(_three(group, in_network.reduce_scatter, in_network.sharp, in_network.all_gather))
+    """Switches reduce and copy inside and between: S(1+1/g)/B1, then (S/g)/B2."""
+    return _flat(_switched(group, in_network.sharp))
 
 
 def all_gather(group: Group) -> list[Round]:
@@ -59,7 +59,8 @@ def all_gather(group: Group) -> list[Round]:
 
 def reduce_scatter(group: Group) -> list[Round]:
     """Reduce-scatter of the whole inside, then of S/g on each rail."""
-    return [*_inside(group, 1.0, ring.reduce_scatter), *_between(group, 1 / _width(group), ring.reduce_scatter)]
+    share = 1 / _width(group)
+    return [*_inside(group, 1.0, ring.reduce_scatter), *_between(group, share, ring.reduce_scatter)]
 
 
 def rails_of(group: Group) -> list[list[str]]:
@@ -77,7 +78,14 @@ def _width(group: Group) -> int:
 
 
 def _three(group: Group, scatter: Algorithm, between: Algorithm, gather: Algorithm) -> list[list[Round]]:
-    return [_inside(group, 1.0, scatter), _between(group, 1 / _width(group), between), _inside(group, 1.0, gather)]
+    share = 1 / _width(group)
+    return [_inside(group, 1.0, scatter), _between(group, share, between), _inside(group, 1.0, gather)]
+
+
+def _switched(group: Group, between: Algorithm) -> list[list[Round]]:
+    """Both stages inside at once, since one loads the ports upwards and the other downwards, then the stage between."""
+    share = 1 / _width(group)
+    return [_inside(group, 1.0, in_network.all_reduce), _between(group, share, between)]
 
 
 def _flat(stages: Sequence[Sequence[Round]]) -> list[Round]:

@@ -14,7 +14,7 @@ from .plan import plan, seconds
 
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _BARE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)", re.IGNORECASE)
-_SHARED_OPS = ("all_gather", "reduce_scatter", "all_to_all")
+_SHARED_OPS = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
 
 def busbw_factor(op: str, ranks: int) -> float:
@@ -25,7 +25,7 @@ def busbw_factor(op: str, ranks: int) -> float:
 
 
 def rows(cluster: Cluster, profile: Profile, op: str, ranks: Sequence[int], sizes: Sequence[int], algorithm: str = "auto") -> list[dict[str, Any]]:
-    """One row per size: op, bytes (the larger buffer of a rank), ranks, algorithm, time_s, algbw_Bps, busbw_Bps, wire_bytes_per_rank.
+    """One row per size: op, bytes (the larger buffer of a rank), ranks, algorithm, time_s, algbw_Bps, busbw_Bps, wire_bytes_per_rank, reason.
 
     Bandwidths are None where the time is zero. Raises `Refused` for a rank beyond the cluster, `Malformed` for an unknown op or algorithm.
     """
@@ -49,6 +49,7 @@ def _row(cluster: Cluster, profile: Profile, op: str, ranks: Sequence[int], size
         "algbw_Bps": algbw,
         "busbw_Bps": None if algbw is None else algbw * busbw_factor(op, len(ranks)),
         "wire_bytes_per_rank": made.wire_bytes_per_rank,
+        "reason": made.reason,
     }
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from parasim.collectives.calibration import calibrate, from_kineto, from_nccl_tests
-from parasim.collectives.plan import plan, seconds
+from parasim.collectives.catalog import ALGORITHMS
+from parasim.collectives.plan import channel_rate, plan, seconds, send
 from parasim.cost.nccl_tests import Log, Row, render
-from parasim.cost.profile import Profile, datasheet, load_profile, save_profile
+from parasim.cost.profile import COLLECTIVE_ALGORITHMS, Profile, datasheet, load_profile, save_profile
 from parasim.cost.samples import Sample
 from parasim.errors import Refused
 from parasim.provenance import Number
@@ -73,3 +74,52 @@ def test_traces_become_a_profile(tmp_path: Path) -> None:
     cluster = load_cluster("h100-hgx-ib400", 8)
     assert seconds(plan("all_reduce", 2**28, cluster.devices, cluster, profile), cluster, profile) == pytest.approx(1e-3, rel=1e-2)
     assert "700.0us" in text  # the skew: rank 0 waits seven times 100 us
+
+
+def test_profiles_know_every_algorithm() -> None:
+    assert sorted({name for named in ALGORITHMS.values() for name in named}) == sorted(COLLECTIVE_ALGORITHMS)
+
+
+def test_small_and_large_messages_go_by_the_better_protocol() -> None:
+    """t = call + latency + bytes/rate + min(small x bytes/rate, large x one hop) on a ring, whose hops are alike here."""
+    cluster = load_cluster("h100-hgx-ib400", 8)
+    law = {"latency": 10e-6, "small_message_cost": 4.0, "large_message_latency": 50.0}
+    profile = Profile(
+        "two protocols", "nccl", {f"algorithm.ring.{k}": Number(v, "1", "x", "assumed") for k, v in law.items()}, algorithms={"all_gather": "ring"}
+    )
+    hop = 1e-6  # through NVSwitch
+    for size in (2**10, 2**20, 2**30):
+        moving = size * 7 / 8 / 450e9
+        expected = 10e-6 + 7 * hop + moving + min(4 * moving, 50 * hop)
+        made = plan("all_gather", size, cluster.devices, cluster, profile)
+        assert seconds(made, cluster, profile) == pytest.approx(expected, rel=1e-9)
+        assert max(weight for phase in made.phases for _, weight in phase.weights) == pytest.approx(7 / 8)  # bytes are counted once
+
+
+def test_a_trees_pipeline_fills_with_its_depth() -> None:
+    """What starting large messages costs grows with the way to the root of a tree, and stays one hop on a ring."""
+    profile = Profile("fill", "nccl", {f"algorithm.{a}.{k}": Number(v, "1", "x", "assumed") for a in ("ring", "tree") for k, v in FILL.items()})
+    cluster = load_cluster("polaris-slingshot", 128)
+    start = {}
+    for algorithm in ("ring", "tree"):
+        for ranks in (8, 128):
+            bare = [seconds(plan("all_reduce", 2**34, cluster.devices[:ranks], cluster, p, algorithm), cluster, p) for p in (profile, datasheet())]
+            start[algorithm, ranks] = bare[0] - bare[1]
+    assert start["tree", 128] > 2 * start["tree", 8]
+    assert start["ring", 128] == pytest.approx(start["ring", 8], rel=0.3)
+
+
+FILL = {"small_message_cost": 1e6, "large_message_latency": 10.0}
+
+
+def test_messages_share_channels() -> None:
+    """32 channels of 20 GB/s, 16 MiB each: over 8 ranks 4 channels up to 64 MiB, then 8, then 16 (NCCL, src/enqueue.cc)."""
+    keys = {"p2p.channels": 32.0, "p2p.channel_bandwidth": 20e9, "p2p.channel_bytes": 2.0**24}
+    profile = Profile("channels", "nccl", {k: Number(v, "1", "x", "assumed") for k, v in keys.items()})
+    assert [channel_rate(2**k, 8, profile) / 20e9 for k in (20, 26, 27, 28, 30)] == [4, 4, 8, 16, 16]
+    assert channel_rate(2**30, 80, profile) == 20e9 and channel_rate(2**30, 80, datasheet()) == float("inf")
+    cluster = load_cluster("h100-hgx-ib400", 8)
+    a, b = cluster.devices[:2]
+    made = send(2**26, a, b, cluster, profile, ranks=8)
+    assert seconds(made, cluster, profile) == pytest.approx(1e-6 + 2**26 / 80e9, rel=1e-6)
+    assert seconds(send(2**26, a, b, cluster, datasheet()), cluster, datasheet()) == pytest.approx(1e-6 + 2**26 / 450e9, rel=1e-6)
