@@ -31,6 +31,35 @@ class Key(NamedTuple):
     positive: bool = False
 
 
+# Every algorithm of `collectives` by name; a test keeps the two lists equal.
+COLLECTIVE_ALGORITHMS = (
+    "binomial",
+    "bruck",
+    "chain",
+    "chain-tree",
+    "direct",
+    "dissemination",
+    "halving-doubling",
+    "hierarchical",
+    "hierarchical-pipelined",
+    "hierarchical-tree",
+    "nvls",
+    "nvls-ring",
+    "nvls-sharp",
+    "nvls-tree",
+    "one-shot",
+    "pairwise",
+    "rail",
+    "recursive-doubling",
+    "recursive-halving",
+    "ring",
+    "ring-all-reduce",
+    "ring-gather",
+    "sharp",
+    "torus",
+    "tree",
+    "two-shot",
+)
 KEYS: dict[str, Key] = {
     "compute.matmul_efficiency": Key(1.0, "1", "fraction of the peak that matrix products reach", True),
     "compute.attention_efficiency": Key(1.0, "1", "fraction of the peak that tiled attention reaches", True),
@@ -61,7 +90,7 @@ KEYS: dict[str, Key] = {
 PLACEHOLDERS: dict[str, tuple[str, ...]] = {
     "<link kind>": LINK_KINDS,
     "<op>": get_args(CollectiveOp),
-    "<algorithm>": ("ring", "tree", "direct", "hierarchical", "nvls", "nvls-tree", "pairwise"),
+    "<algorithm>": COLLECTIVE_ALGORITHMS,
 }
 DIMENSIONS: dict[str, Dimension] = {"s": "seconds", "B": "bytes", "B/s": "bandwidth"}
 TOP = ("name", "backend", "description", "algorithms", "numbers")
