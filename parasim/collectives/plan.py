@@ -257,8 +257,7 @@ def channel_rate(nbytes: float, ranks: int, profile: Profile) -> float:
 
 def capacity(cluster: Cluster, profile: Profile) -> NDArray[np.float64]:
     """Effective bytes/s of every link of the cluster: its bandwidth times the profile's factor for its kind; float[links]."""
-    factors = np.array([profile.get(f"network.bandwidth_factor.{kind}", 1.0) for kind in LINK_KINDS])
-    return np.asarray(cluster.bandwidths * factors[cluster.kinds])
+    return cluster.scaled(tuple(profile.get(f"network.bandwidth_factor.{kind}", 1.0) for kind in LINK_KINDS))
 
 
 def seconds(plan: CollectivePlan, cluster: Cluster, profile: Profile) -> float:

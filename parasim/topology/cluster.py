@@ -91,6 +91,7 @@ class Cluster:
     price: float | None = None
     description: Mapping[str, Number | str] = field(default_factory=dict)
     _routes: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
+    _scaled: dict[tuple[float, ...], NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
 
     def route(self, a: str, b: str) -> tuple[int, ...]:
         """Indices of the links from device `a` to device `b`, in order; empty if they are the same. Raises `Unreachable` naming both."""
@@ -112,6 +113,13 @@ class Cluster:
         if path is None:
             raise Unreachable(f"cluster {self.name}: no route from {a} to {b}; the network is partitioned")
         return tuple(map(self._index.__getitem__, pairwise(path)))
+
+    def scaled(self, factors: tuple[float, ...]) -> NDArray[np.float64]:
+        """Bytes/s of every link times the factor of its kind (in the order of LINK_KINDS); float[links], made once per factors, read-only."""
+        if factors not in self._scaled:
+            self._scaled[factors] = self.bandwidths * np.array(factors)[self.kinds]
+            self._scaled[factors].flags.writeable = False
+        return self._scaled[factors]
 
     @cached_property
     def bandwidths(self) -> NDArray[np.float64]:
