@@ -12,6 +12,7 @@ from ..memory import MemoryPeak, memory_peaks
 from ..model.layers import attention_convention, model_flops
 from ..program.ops import CATEGORIES
 from ..timeline import COMPUTE, Timeline
+from ..units import format_seconds
 from .accounting import NAMES, RankTimes, Window, rank_times, step_window
 from .keys import row_keys
 from .network import link_use
@@ -59,7 +60,7 @@ def summarize(timeline: Timeline, run: Run) -> Report:
             wall=timeline.meta.get("wall_s"),
         ),
         cost=None if run.cluster.price is None else float(run.cluster.price) * len(timeline.representative) * window.length / 3600.0,
-        assumptions=_assumptions(run, steps),
+        assumptions=(*_assumptions(run, steps), *_slowed(timeline, run, steps)),
         provenance=_provenance(timeline, run),
     )
 
@@ -176,6 +177,17 @@ def _assumptions(run: Run, steps: int) -> tuple[str, ...]:
         "HFU adds the FLOPs that are computed again, attention counted in the same way",
         *((f"step time: distance between the ends of the last two of {steps} steps",) if steps > 1 else ()),
     )
+
+
+def _slowed(timeline: Timeline, run: Run, steps: int) -> tuple[str, ...]:
+    """What compute loses to the transfers beside it, where the profile names a slow-down; the seconds are part of compute."""
+    keys = {kind: f"overlap.slowdown.{kind}" for kind in ("collective", "p2p")}
+    factors = {kind: run.profile.numbers[key].value for kind, key in keys.items() if key in run.profile.numbers}
+    if not any(factors.values()):
+        return ()
+    lost = float(timeline.meta.get("slowed_s", 0.0)) / steps
+    words = " and ".join(f"{1 + x:g} times as long beside a {'message' if kind == 'p2p' else kind}" for kind, x in factors.items() if x)
+    return (f"compute takes {words} of its rank: {format_seconds(lost)} of the compute of a mean rank and step",)
 
 
 def _provenance(timeline: Timeline, run: Run) -> dict[str, Any]:

@@ -131,6 +131,7 @@ class Engine:
         self._slows = any(self._slowdown.values())
         self._flying: dict[int, Counter[str]] = defaultdict(Counter)
         self._changed: dict[int, simpy.Event] = {}
+        self.slowed: dict[int, float] = defaultdict(float)
         self._meetings: dict[Hashable, _Meeting] = {}
         self._ordinals: Counter[Hashable] = Counter()
         self._outgoing: dict[Hashable, tuple[tuple[Move, ...], int, int]] = {}
@@ -252,7 +253,8 @@ class Engine:
         return tuple(moves)
 
     def _rated(self, rank: Rank, work: float) -> Process:
-        """Compute beside transfers: the rate changes only when one of this rank's starts or ends."""
+        """Compute beside transfers: the rate changes only when one of this rank's starts or ends. `slowed` adds up the seconds lost."""
+        began, due = self.env.now, work
         while work > 0:
             rate = 1.0 / (1.0 + sum(self._slowdown[kind] for kind, n in self._flying[rank.rank].items() if n))
             changed = self._changed.get(rank.rank)
@@ -262,6 +264,7 @@ class Engine:
             end = self.env.timeout(work / rate)
             yield end | changed
             work = 0.0 if end.processed else work - (self.env.now - since) * rate
+        self.slowed[rank.rank] += max(0.0, self.env.now - began - due)
 
     def _fly(self, ranks: tuple[int, ...], kind: str, change: int) -> None:
         if self._slows:

@@ -107,6 +107,7 @@ def _meta(engine: Engine) -> dict[str, Any]:
         "recomputed_flops": _flops(engine, "R"),
         "excluded": list(EXCLUDED),
         "folding": list(engine.fold.reasons),
+        "slowed_s": sum(engine.slowed[int(r)] for r in engine.fold.representative) / engine.workload.world if engine.slowed else 0.0,
     }
 
 

@@ -4,9 +4,12 @@ The lab: HTB, 400 Mbit per port and direction at MTU 9000; payload bandwidth = 4
 after its clock (the lead-in of the ranks), an all-reduce of four ranks costs 1.1 ms beside its bytes. S = 2 MB.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+import parasim as ps
 from parasim.collectives.plan import plan, seconds
 from parasim.cost.profile import Profile, datasheet
 from parasim.program.ops import P2P, Buffer, Collective, Compute, Kernel, Label, Msg, Ref
@@ -142,3 +145,18 @@ def test_a_wide_port_equals_its_stripes():
     for algorithm in ("ring", "direct", "one-shot", "tree", "halving-doubling", "nvls"):
         times = [seconds(plan("all_reduce", 1e9, c.devices, c, datasheet(), algorithm), c, datasheet()) for c in (one, four, ideal(8, 2e-6, 450e9))]
         assert times[0] == times[1] == pytest.approx(times[2], rel=1e-12)
+
+
+def test_the_report_says_what_compute_loses_beside_transfers():
+    """The default run with compute 1.5 times as long beside a collective: its compute grows by what the report names."""
+    run = ps.load(None)
+    workload = ps.lower(run.plan)
+    free = ps.summarize(ps.simulate(workload, run.cluster, run.profile), run)
+    held = replace(run.profile, numbers={**run.profile.numbers, **slow(0.5).numbers})
+    timeline = ps.simulate(workload, run.cluster, held)
+    report = ps.summarize(timeline, replace(run, profile=held))
+    lost = timeline.meta["slowed_s"]
+    assert lost > 0 and report.times.compute - free.times.compute == pytest.approx(lost, rel=1e-6)
+    (line,) = [a for a in report.assumptions if "compute takes" in a]
+    assert line.startswith("compute takes 1.5 times as long beside a collective of its rank: ")
+    assert not any("compute takes" in a for a in free.assumptions)
