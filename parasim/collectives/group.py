@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..topology.cluster import Cluster
+from ..topology.cluster import LINK_KINDS, MANY, Cluster
 
 Rings = tuple[tuple[str, ...], ...]
 
@@ -60,15 +61,34 @@ class Group:
             known = self._hops[route] = sum([links[i].latency + extra[links[i].kind] for i in route])
         return known
 
+    @cached_property
+    def _latencies(self) -> NDArray[np.float64]:
+        """Seconds of every link, and 0 at the end, where -1 points: no link."""
+        cluster = self.cluster
+        extra = np.array([self.extra[kind] for kind in LINK_KINDS])
+        return np.append(np.array([link.latency for link in cluster.links]) + extra[cluster.kinds], 0.0)
+
     def loads(self, flows: Iterable[tuple[str, str, float]]) -> dict[int, float]:
         """Bytes per link of messages (from, to, bytes)."""
-        out: defaultdict[int, float] = defaultdict(float)
-        route = self.cluster.route
-        for a, b, nbytes in flows:
-            if nbytes:
-                for link in route(a, b):
+        used = [flow for flow in flows if flow[2]]
+        if len(used) < MANY:
+            out: defaultdict[int, float] = defaultdict(float)
+            for a, b, nbytes in used:
+                for link in self.cluster.route(a, b):
                     out[link] += nbytes
-        return dict(out)
+            return dict(out)
+        routes = self.cluster.routes([a for a, _, _ in used], [b for _, b, _ in used])
+        crossed = routes >= 0
+        sums = np.bincount(routes[crossed], weights=np.repeat([nbytes for _, _, nbytes in used], crossed.sum(axis=1)))
+        links = np.nonzero(sums)[0]
+        return dict(zip(links.tolist(), sums[links].tolist(), strict=True))
+
+    def hops(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """`hop` of many pairs."""
+        if len(pairs) < MANY:
+            return [self.hop(a, b) for a, b in pairs]
+        found: list[float] = self._latencies[self.cluster.routes([a for a, _ in pairs], [b for _, b in pairs])].sum(axis=1).tolist()
+        return found
 
     @property
     def root_member(self) -> str:
@@ -83,7 +103,7 @@ class Group:
     def round(self, flows: Sequence[tuple[str, str, float]]) -> Round:
         """One step in which the messages (from, to, part of the buffer) travel at once."""
         used = [(a, b) for a, b, part in flows if part]
-        return Round(1, max((self.hop(a, b) for a, b in used), default=0.0), self.loads(flows), sum(part for _, _, part in flows) / self.size)
+        return Round(1, max(self.hops(used), default=0.0), self.loads(flows), sum(part for _, _, part in flows) / self.size)
 
     def everyone(self) -> Round:
         """One step in which every member sends 1/n to every other: (n-1)/n per rank."""

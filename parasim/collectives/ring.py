@@ -52,7 +52,7 @@ def _around(group: Group, steps: int) -> Round:
     n, part = group.size, steps / group.size / len(group.rings)
     rings = [list(zip(ring, _rotated(ring, 1), strict=True)) for ring in group.rings]
     pairs = Counter(chain.from_iterable(rings))
-    hops = {pair: group.hop(*pair) for pair in pairs}
+    hops = dict(zip(pairs, group.hops(list(pairs)), strict=True))
     latency = max(_walk([hops[pair] for pair in ring], steps) for ring in rings)
     return Round(steps, latency, group.loads((a, b, times * part) for (a, b), times in pairs.items()), steps / n)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from .group import Group, Round
 from .messages import Message, Schedule, Steps, even, together
@@ -71,8 +71,9 @@ def _up_and_down(group: Group, blocks: list[list[str]]) -> list[Round]:
     for channel in range(channels):
         chains = _chains(blocks, channel)
         heads = [chain[-1] for chain in chains]
-        inside = max(sum(group.hop(a, b) for a, b in pairwise(chain)) for chain in chains)
         edges = [pair for chain in chains for pair in pairwise(chain)]
+        hops = iter(group.hops(edges))
+        inside = max(sum(islice(hops, len(chain) - 1)) for chain in chains)
         flows.update(edges + edges)
         for parents in trees(len(blocks)):
             flows.update((heads[child], heads[up]) for child, up in parents.items())
@@ -92,13 +93,14 @@ def _chains(blocks: Sequence[list[str]], channel: int) -> list[list[str]]:
 def _deepest(group: Group, heads: Sequence[str], parents: Parents) -> tuple[float, int]:
     """Seconds and hops of the longest way to the root of a tree."""
     known: dict[int, tuple[float, int]] = {}
+    edges = dict(zip(parents, group.hops([(heads[place], heads[up]) for place, up in parents.items()]), strict=True))
 
     def climb(place: int) -> tuple[float, int]:
         if place not in parents:
             return 0.0, 0
         if place not in known:
             seconds, hops = climb(parents[place])
-            known[place] = seconds + group.hop(heads[place], heads[parents[place]]), hops + 1
+            known[place] = seconds + edges[place], hops + 1
         return known[place]
 
     ways = [climb(place) for place in range(len(heads))]

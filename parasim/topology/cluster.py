@@ -18,6 +18,9 @@ from ..provenance import Number
 if TYPE_CHECKING:
     import networkx as nx
 
+    from .bulk import Climbs
+
+MANY = 512  # pairs from which columns of routes pay
 NODE_KINDS = ("gpu", "chip", "nic", "pcie", "cpu", "switch")
 LINK_KINDS = ("scale_up", "nic", "leaf", "spine", "pcie", "ici", "dcn", "host")
 
@@ -64,6 +67,10 @@ class Router(Protocol):
         """All pairs of `members` counted at once; None where this router has no short cut for it."""
         ...
 
+    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> Climbs | None:
+        """The routes between all `devices` as columns of links (`index` by their ends); None where this router has no short cut for it."""
+        ...
+
 
 class Exchange(NamedTuple):
     """Every member sends to every other: how many of the messages cross each edge, and one pair of devices per sort of route."""
@@ -107,6 +114,21 @@ class Cluster:
             return {self.graph.adj[u][v]["link"]: n for (u, v), n in counted.crossings.items() if n}, counted.examples
         pairs = tuple((a, b) for a in members for b in members if a != b)
         return dict(Counter(link for a, b in pairs for link in self.route(a, b))), pairs
+
+    def routes(self, a: Sequence[str], b: Sequence[str]) -> NDArray[np.int64]:
+        """The routes from a[i] to b[i] as columns: link indices int[pairs, longest], -1 where a route is shorter. Raises as `route` does."""
+        columns = self._climbs
+        if columns is not None and len(a) >= MANY:
+            return columns.routes(a, b)
+        found = [self.route(u, v) for u, v in zip(a, b, strict=True)]
+        out = np.full((len(found), max(map(len, found), default=0)), -1, dtype=np.int64)
+        for i, route in enumerate(found):
+            out[i, : len(route)] = route
+        return out
+
+    @cached_property
+    def _climbs(self) -> Climbs | None:
+        return self.router.columns(self.devices, self._index)
 
     def _find(self, a: str, b: str) -> tuple[int, ...]:
         path = self.router.path(a, b)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from .bulk import Climbs, climbs
 from .cluster import Exchange, Link
 
 if TYPE_CHECKING:
@@ -80,6 +81,10 @@ class UpDown:
         self._over_spines(crossings, members, near, far)
         return Exchange(crossings, tuple(_examples(members, near, far, away)))
 
+    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> Climbs | None:
+        """Routes as columns, where all devices climb alike."""
+        return climbs(self.chains, self.spines, self.slot, devices, index)
+
     def _over_spines(self, crossings: Counter[tuple[str, str]], members: Sequence[str], near: Mapping[str, str], far: Mapping[str, Chain]) -> None:
         """Add the messages that leave their leaf: per receiver on its spine, from every sender outside its leaf and its node."""
         if not self.spines:
@@ -111,6 +116,10 @@ class Detour:
         """No short cut: pairs are walked one by one."""
         return None
 
+    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> None:
+        """No short cut: routes are found one by one."""
+        return
+
 
 @dataclass(frozen=True)
 class ShortestPaths:
@@ -129,6 +138,10 @@ class ShortestPaths:
     def exchange(self, members: Sequence[str]) -> Exchange | None:
         """No short cut: pairs are walked one by one."""
         return None
+
+    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> None:
+        """No short cut: routes are found one by one."""
+        return
 
     def _tree(self, source: str) -> dict[str, tuple[str, ...]]:
         """Best paths from `source` to every node, one hop more per round; a rank is (latency, -narrowest bandwidth, names)."""

@@ -80,6 +80,10 @@ class TorusRoutes:
         """No short cut: pairs are walked one by one."""
         return None
 
+    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> None:
+        """No short cut: routes are found one by one."""
+        return
+
     def steps(self, axis: int, start: int, end: int) -> list[int]:
         """Coordinates after `start` on the short way to `end` along an axis."""
         n = self.shape[axis]

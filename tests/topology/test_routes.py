@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -175,3 +176,15 @@ def test_routes_are_connected_and_take_no_link_twice(data):
     assert [link.a for link in links] == ends[:-1]
     assert ends[-1] == b
     assert len(set(links)) == len(links)
+
+
+@pytest.mark.parametrize("spec", ["h100-hgx-ib400", "ethernet-100g"])
+def test_columns_of_routes_are_the_routes(spec):
+    """Rails, spines and neighbours: every pair of 2,000 drawn, with a pair of a device and itself."""
+    cluster = load_cluster(spec, 640)
+    rng = np.random.default_rng(5)
+    a, b = (list(np.array(cluster.devices)[rng.integers(0, len(cluster.devices), 2000)]) for _ in range(2))
+    b[0] = a[0]
+    got = cluster.routes(a, b)
+    assert [sorted(int(link) for link in row if link >= 0) for row in got] == [sorted(cluster.route(u, v)) for u, v in zip(a, b, strict=True)]
+    assert cluster.routes(a[:5], b[:5]).shape[0] == 5
