@@ -23,13 +23,17 @@ from .program.workload import Workload
 from .report import Report, summarize
 from .report.advice import doesnotfit
 from .report.schedules import ScheduleReport, deadlocked_report, schedule_report
-from .schedules import SCHEDULES, ScheduleInput
+from .schedules import SCHEDULES, ScheduleInput, orders_of, unpaired
 from .sim import simulate
 from .timeline import Timeline
 from .topology.builders import ideal
+from .words import known
 
 RESULTS = ("report.json", "timeline.npz", "timeline.png", "memory.png", "trace.pftrace")
 DPI = 120
+COMM_MODELS = ("async", "stream", "blocking")
+PAIRS = ("block", "sequential")
+BACKWARD_ORDERS = ("increasing", "decreasing")
 
 
 @dataclass(frozen=True)
@@ -101,22 +105,40 @@ def time_schedule(
     ranks: int,
     microbatches: int,
     *,
+    chunks: int | None = None,
     times: Sequence[float] = (1.0, 1.0, 1.0),
     scale: Sequence[float] = (),
     comm: float = 0.0,
     comm_model: str = "async",
+    pairs: str = "block",
+    backward_order: str | None = None,
+    group: int | None = None,
+    memory_cap: float | Sequence[float] | None = None,
 ) -> tuple[ScheduleReport, Timeline | None]:
     """A bare schedule under given seconds (F, I, W of one microbatch over 1/ranks of the depth), with `comm` seconds per message.
 
-    Returns its report and Timeline (None where it deadlocks). Raises Malformed for an unknown name or illegal sizes.
+    `chunks`: stages per rank (default: what the schedule has). `pairs`: overlapped pairs as one "block" or "sequential". `group`: microbatches
+    per group; `memory_cap`: microbatches in flight. Returns its report and Timeline (None where it deadlocks). Raises Malformed for an unknown
+    name or word, InvalidLayout for sizes that the schedule does not allow.
     """
-    orders = SCHEDULES[name](ScheduleInput(ranks, microbatches))
-    study = Study(orders, range(ranks), times=tuple(times), scale=scale, comm=comm_model)
+    row = SCHEDULES[known(name, SCHEDULES, "schedule")]
+    for word, words, what in ((pairs, PAIRS, "pairs"), (comm_model, COMM_MODELS, "communication model"), (backward_order, BACKWARD_ORDERS, "backward order")):
+        known(word or words[0], words, what)
+    f, i, w = times
+    cap = tuple(memory_cap) if isinstance(memory_cap, Sequence) else memory_cap
+    given = ScheduleInput(ranks, microbatches, row.chunks if chunks is None else chunks, group, (f, i, w), cap, comm)
+    orders = orders_of(name, given, backward_order)
+    shares = given.chunks if row.placement.shares else 1
+    return time_study(Study(unpaired(orders) if pairs == "sequential" else orders, shares, (f, i, w), scale, comm_model), comm)
+
+
+def time_study(study: Study, comm: float) -> tuple[ScheduleReport, Timeline | None]:
+    """A schedule study with `comm` seconds per message: its report and Timeline (None where it deadlocks)."""
     try:
-        timeline = simulate(lower_study(study), ideal(ranks, comm), datasheet(), fold=False)
+        timeline = simulate(lower_study(study), ideal(len(study.orders), comm), datasheet(), fold=False)
     except Deadlock as e:
-        return deadlocked_report(orders, e.stuck), None
-    return schedule_report(orders, timeline), timeline
+        return deadlocked_report(study.orders, e), None
+    return schedule_report(study.orders, timeline), timeline
 
 
 def op_seconds(run: Run) -> Callable[[int, Compute], float]:

@@ -98,33 +98,42 @@ def program(file: RunFile = None, overrides: Overrides = None, rank: Annotated[i
 
 @app.command()
 def schedule(
-    name: Annotated[str, typer.Option(help="Schedule: naive, gpipe or 1f1b.")],
-    ranks: Annotated[int, typer.Option(min=1, help="Pipeline ranks.")],
-    microbatches: Annotated[int, typer.Option(min=1, help="Microbatches per step.")],
+    name: Annotated[str | None, typer.Option(help="Schedule; parasim catalog schedules lists them.")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="Pipeline ranks.")] = None,
+    microbatches: Annotated[int | None, typer.Option(min=1, help="Microbatches per step.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Or a table in the form of torch.distributed.pipelining, with or without transfers.")] = None,
+    chunks: Annotated[int | None, typer.Option(min=1, help="Stages per rank; default: what the schedule has.")] = None,
     times: Annotated[str, typer.Option(metavar="F,I,W", help="Seconds of one microbatch over 1/ranks of the depth.")] = "1,1,1",
     stage_scale: Annotated[str, typer.Option(metavar="S,S,...", help="A factor per stage.")] = "",
     comm: Annotated[float, typer.Option(min=0.0, help="Seconds per message.")] = 0.0,
     comm_model: Annotated[str, typer.Option(help="async, stream or blocking.")] = "async",
+    pairs: Annotated[str, typer.Option(help="Overlapped forwards and backwards: block, or sequential.")] = "block",
+    backward_order: Annotated[str | None, typer.Option(help="Microbatches of the backwards (gpipe, looped-bfs): increasing or decreasing.")] = None,
+    group: Annotated[int | None, typer.Option(min=1, help="Microbatches per group (interleaved schedules).")] = None,
+    memory_cap: Annotated[str, typer.Option(metavar="N", help="Microbatches in flight (zb-auto), for all ranks or one number per rank.")] = "",
+    write_csv: Annotated[Path | None, typer.Option(help="Also write the schedule as a table.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also draw the timeline into this PNG, SVG or PDF.")] = None,
     json: AsJson = False,
 ) -> None:
     """Time a bare pipeline schedule."""
-    from .api import time_schedule
-    from .errors import Deadlock
-    from .jobs import draw, known, number_list
-    from .schedules import SCHEDULES
+    from .errors import Deadlock, Malformed
+    from .jobs import draw, time_named, time_table, write_table
+    from .schedules.table import Table
 
-    known(name, SCHEDULES, "schedule")
-    known(comm_model, ("async", "stream", "blocking"), "--comm-model")
-    report, timeline = time_schedule(
-        name,
-        ranks,
-        microbatches,
-        times=number_list("--times", times, 3),
-        scale=number_list("--stage-scale", stage_scale, ranks) if stage_scale else (),
-        comm=comm,
-        comm_model=comm_model,
-    )
+    if csv is not None:
+        given = {"--name": name, "--ranks": ranks, "--microbatches": microbatches, "--chunks": chunks, "--group": group, "--memory-cap": memory_cap or None}
+        given |= {"--backward-order": backward_order}
+        if any(v is not None for v in given.values()):
+            raise Malformed(f"--csv does not go with {', '.join(flag for flag, v in given.items() if v is not None)}: the table says it")
+        report, timeline, table = time_table(csv, times=times, scale=stage_scale, comm=comm, comm_model=comm_model, pairs=pairs)
+    elif name is None or ranks is None or microbatches is None:
+        raise Malformed("give either --name, --ranks and --microbatches, or --csv FILE")
+    else:
+        turn = {"comm": comm, "comm_model": comm_model, "pairs": pairs, "backward_order": backward_order, "group": group}
+        report, timeline = time_named(name, ranks, microbatches, chunks=chunks, times=times, scale=stage_scale, cap=memory_cap, **turn)
+        table = Table.of(report.orders)
+    if write_csv is not None:
+        write_table(table, write_csv)
     _print_json(report.to_json()) if json else _print(str(report))
     if report.deadlock is not None or timeline is None:
         raise Deadlock(f"deadlock: {report.deadlock['cycle'] if report.deadlock else ''}")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,30 @@ class InvalidProgram(Refused):
     """A Workload that `verify` refuses."""
 
 
-class Deadlock(Refused):
-    """No event is left and some ops have not ended. `stuck` holds (rank, op text) pairs."""
+class Waiting(NamedTuple):
+    """A stuck op: its rank, text and stream, and the positions in `Deadlock.waiting` of the ops it waits for (none: for something that never comes)."""
 
-    def __init__(self, message: str, stuck: tuple[tuple[int, str], ...] = ()) -> None:
+    rank: int
+    text: str
+    stream: str
+    waits_for: tuple[int, ...] = ()
+
+
+class Deadlock(Refused):
+    """No event is left and some ops have not ended. `stuck` holds (rank, op text) pairs, `waiting` the same ops with what they wait for."""
+
+    def __init__(self, message: str, stuck: tuple[tuple[int, str], ...] = (), waiting: tuple[Waiting, ...] = ()) -> None:
         super().__init__(message)
-        self.stuck = stuck
+        self.stuck, self.waiting = stuck, waiting
+
+    @property
+    def circle(self) -> tuple[Waiting, ...]:
+        """Stuck ops of which each waits for the next and the last for the first; empty when what is missing never comes."""
+        try:
+            TopologicalSorter({k: w.waits_for for k, w in enumerate(self.waiting)}).prepare()
+        except CycleError as e:
+            return tuple(self.waiting[k] for k in e.args[1][:0:-1])
+        return ()
 
 
 class Unreachable(Refused):

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .api import DPI, execute, load, lower, op_seconds, writable
+from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, time_schedule, time_study, writable
 from .collectives.table import parse_ranks, parse_sizes, rows
 from .config import Run
 from .cost.profile import load_profile, save_profile
-from .errors import Failed, Malformed
+from .errors import Failed, Malformed, Refused
+from .lowering.study import Study
 from .memory import memory_bound
 from .model.layers import parameters
 from .model.spec import Fixed
+from .report.schedules import ScheduleReport
 from .schedules import SCHEDULES
+from .schedules.table import Table, read_table
+from .schedules.validate import placement_of, sizes, violations
 from .timeline import Timeline
 from .topology.loader import load_cluster
 from .units import format_bandwidth, format_bytes, format_memory, format_seconds
-from .words import nearest
+from .words import known
 
 PICTURES = ("gantt", "memory", "links")
 FORMATS = (".png", ".svg", ".pdf")
-
-
-def known(value: str, names: Iterable[str], what: str) -> str:
-    """`value` if it is one of `names`. Raises Malformed naming the nearest."""
-    names = list(names)
-    if value in names:
-        return value
-    raise Malformed(f"{what} {value!r} is unknown; {nearest(value, names)}")
+SHOWN_AT_MOST = 12  # violations of one table
 
 
 def number_list(flag: str, text: str, count: int) -> tuple[float, ...]:
@@ -43,6 +40,49 @@ def number_list(flag: str, text: str, count: int) -> tuple[float, ...]:
     if len(values) != count or any(not 0 <= v < float("inf") for v in values):
         raise Malformed(f"{flag} {text!r} must be {count} numbers >= 0 with commas between them, such as {','.join(['1'] * count)}")
     return values
+
+
+def time_named(
+    name: str, ranks: int, microbatches: int, *, chunks: int | None, times: str, scale: str, cap: str, **more: Any
+) -> tuple[ScheduleReport, Timeline | None]:
+    """`time_schedule` with the numbers of --times, --stage-scale (one per stage) and --memory-cap (one, or one per rank) as text. Raises Malformed."""
+    row = SCHEDULES[known(name, SCHEDULES, "schedule")]
+    stages = row.placement.stages(ranks, row.chunks if chunks is None else max(chunks, 1))
+    factors = number_list("--stage-scale", scale, stages) if scale else ()
+    caps = number_list("--memory-cap", cap, ranks if "," in cap else 1) if cap else ()
+    limit = caps if len(caps) > 1 else caps[0] if caps else None
+    return time_schedule(name, ranks, microbatches, chunks=chunks, times=number_list("--times", times, 3), scale=factors, memory_cap=limit, **more)
+
+
+def time_table(path: Path, *, times: str, scale: str, comm: float, comm_model: str, pairs: str) -> tuple[ScheduleReport, Timeline | None, Table]:
+    """Time the schedule of a CSV file in torch's form; with SEND and RECV cells its transfers stand where the file says. Also returns the table.
+
+    Raises Malformed (no such file), Unparsable (line and column), Refused (every rule that the table breaks).
+    """
+    known(pairs, PAIRS, "pairs")
+    known(comm_model, COMM_MODELS, "communication model")
+    table = read_table(path)
+    found = violations(table)
+    if any(v.field != "cycle" for v in found):
+        raise Refused([replace(v, field=f"{path} {v.field}") for v in found[:SHOWN_AT_MOST]])
+    stages, _ = sizes(table.orders)
+    shares = stages // len(table.rows) if placement_of(table.orders).shares else 1
+    if pairs == "sequential":
+        table = table.unpaired()
+    factors = number_list("--stage-scale", scale, stages) if scale else ()
+    study = Study(table.orders, shares, number_list("--times", times, 3), factors, comm_model, table.steps if table.has_transfers else None)
+    return *time_study(study, comm), table
+
+
+def write_table(table: Table, path: Path) -> None:
+    """Write a table in torch's form; the file appears only when it is whole. Raises Malformed."""
+    writable(path.parent)
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        draft.write_bytes(table.text().encode())
+        os.replace(draft, path)
+    except OSError as e:
+        raise Malformed(f"--write-csv {path}: cannot be written ({e.strerror or e})") from e
 
 
 @dataclass(frozen=True)
@@ -157,7 +197,7 @@ def _accelerators() -> dict[str, str]:
 
 
 def _schedules() -> dict[str, str]:
-    return {n: (s.__doc__ or "").strip().splitlines()[0] for n, s in SCHEDULES.items()}
+    return {n: (s.orders.__doc__ or "").strip().splitlines()[0] for n, s in SCHEDULES.items()}
 
 
 def _profiles() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..program.workload import Call
-from ..schedules import SCHEDULES, ScheduleInput
+from ..schedules import SCHEDULES, ScheduleInput, singles
 from .draft import Draft
 
 
@@ -12,4 +12,4 @@ def schedule(draft: Draft) -> None:
     layout = draft.layout
     given = ScheduleInput(layout.degrees.pp, layout.batch.microbatches, layout.pipeline.chunks)
     orders = SCHEDULES[layout.pipeline.schedule](given)
-    draft.calls = [Call(f"{a.kind}{a.stage}", (a.microbatch,)) for a in orders[draft.rank]]
+    draft.calls = [Call(f"{a.kind}{a.stage}", (a.microbatch,)) for a in singles(orders[draft.rank])]

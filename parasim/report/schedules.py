@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import Deadlock, Waiting
 from ..schedules import Orders, peak_inflight
 from ..timeline import COMPUTE, Timeline
 
@@ -45,7 +46,8 @@ class ScheduleReport:
 
     def __str__(self) -> str:
         if self.deadlock is not None:
-            return f"deadlock: {self.deadlock['cycle']}"
+            stuck = ", ".join(f"rank {r} at {op}" for r, op in zip(self.deadlock["ranks"], self.deadlock["ops"], strict=True))
+            return f"deadlock: {self.deadlock['cycle']}\nstuck: {stuck}"
         lines = [
             f"makespan {self.makespan:g} s",
             f"bubble {100 * (self.bubble_makespan or 0):.1f} % of the makespan, {100 * (self.bubble_span or 0):.1f} % of the longest rank, "
@@ -85,7 +87,19 @@ def schedule_report(orders: Orders, timeline: Timeline) -> ScheduleReport:
     )
 
 
-def deadlocked_report(orders: Orders, stuck: tuple[tuple[int, str], ...]) -> ScheduleReport:
-    """A study that cannot end: who is stuck, and where."""
-    chain = "; ".join(f"rank {r} at {text}" for r, text in stuck)
-    return ScheduleReport(orders, *_peaks(orders), deadlock={"ranks": [r for r, _ in stuck], "ops": [t for _, t in stuck], "cycle": chain})
+def deadlocked_report(orders: Orders, deadlock: Deadlock) -> ScheduleReport:
+    """A study that cannot end: who is stuck where, and the circle of waits.
+
+    Stuck are the ops that have the turn in a queue of their rank: a message with a stream of its own is named only when it is in the circle.
+    """
+    circle = deadlock.circle
+    stuck = [w for w in deadlock.waiting if w in circle or not w.stream.startswith("pp.")]
+    text = ", ".join(f"rank {a.rank} at {_op(a)} waits for rank {b.rank} at {_op(b)}" for a, b in zip(circle, (*circle[1:], *circle[:1]), strict=True))
+    missing = "; ".join(f"rank {w.rank} at {_op(w)} waits for what never comes" for w in stuck if not w.waits_for)
+    named = {"ranks": [w.rank for w in stuck], "ops": [_op(w) for w in stuck], "cycle": text or missing}
+    return ScheduleReport(orders, *_peaks(orders), deadlock=named)
+
+
+def _op(waiting: Waiting) -> str:
+    """The action, without kernels and streams."""
+    return waiting.text.partition(" ")[0]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from .actions import Action, Cell, Kind, Order, Orders, Pair, Schedule, ScheduleInput, peak_inflight, singles, unpaired
+from .catalog import SCHEDULES, orders_of
+from .placement import BIDIRECTIONAL, LOOP, PLACEMENTS, VEE, Placement
 
-from .actions import Action, Kind, Orders, Schedule, ScheduleInput, peak_inflight
-from .gpipe import gpipe
-from .naive import naive
-from .one_f_one_b import one_f_one_b
-
-SCHEDULES: MappingProxyType[str, Schedule] = MappingProxyType({"naive": naive, "gpipe": gpipe, "1f1b": one_f_one_b})
-
-__all__ = ["SCHEDULES", "Action", "Kind", "Orders", "Schedule", "ScheduleInput", "peak_inflight"]
+__all__ = [
+    "BIDIRECTIONAL",
+    "LOOP",
+    "PLACEMENTS",
+    "SCHEDULES",
+    "VEE",
+    "Action",
+    "Cell",
+    "Kind",
+    "Order",
+    "Orders",
+    "Pair",
+    "Placement",
+    "Schedule",
+    "ScheduleInput",
+    "orders_of",
+    "peak_inflight",
+    "singles",
+    "unpaired",
+]

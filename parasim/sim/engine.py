@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 from ..collectives.plan import CollectivePlan, capacity
 from ..cost.pricing import seconds
 from ..cost.profile import Profile
-from ..errors import Deadlock, Refused, Violation
+from ..errors import Refused, Violation
 from ..program.edges import Resolved
 from ..program.ops import COMPUTE, P2P, Collective, Compute, Msg, Op
 from ..program.workload import Program, Workload
 from ..topology.cluster import Cluster
+from .deadlock import explain
 from .fold import Fold, LoadKey, fold, kind_of
 from .fuse import fuse
 from .network import Network, Path
@@ -149,9 +150,9 @@ class Engine:
                 if len(mine):
                     self.env.process(self._stream(rank, range(int(mine[0]), int(mine[-1]) + 1)))
         self.env.run()
-        stuck = tuple((rank.rank, rank.resolved.text(i)) for rank in self.ranks for i in self._heads(rank))
-        if stuck:
-            raise Deadlock("deadlock: " + "; ".join(f"rank {r} is stuck at {text}" for r, text in stuck[:12]), stuck)
+        heads = [(at, i) for at, rank in enumerate(self.ranks) for i in self._heads(rank)]
+        if heads:
+            raise explain(self.workload, self.ranks, heads, self.fold.representative)
         for rank in self.ranks:
             rank.unfold()
 

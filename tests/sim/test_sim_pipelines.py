@@ -41,7 +41,7 @@ def closed(name: str, p: int, m: int, total: float, c: float) -> float:
 @given(st.sampled_from(("naive", "gpipe", "1f1b")), st.integers(2, 5), st.integers(1, 3), st.tuples(seconds, seconds, seconds), short)
 def test_bare_schedules(name: str, p: int, turns: int, times: tuple[float, float, float], c: float) -> None:
     m = p * turns
-    study = Study(SCHEDULES[name](ScheduleInput(p, m)), range(p), times=times)
+    study = Study(SCHEDULES[name](ScheduleInput(p, m)), times=times)
     w = lower_study(study)
     assert verify(w) == ()
     assert simulate(w, ideal(p, c), datasheet()).makespan == pytest.approx(closed(name, p, m, sum(times), c), rel=1e-9)

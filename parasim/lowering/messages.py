@@ -1,0 +1,72 @@
+"""Where the messages of a bare schedule stand between its actions, when a table does not say it. Two ways, both without times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from ..schedules import Action, Cell, Orders, singles
+from ..schedules.table import Transfer
+
+Step = Cell | Transfer
+Home = Mapping[tuple[int, int], int]  # (stage, microbatch) -> rank
+
+
+def home_of(steps: Mapping[int, Sequence[Step]]) -> dict[tuple[int, int], int]:
+    """The rank that runs every (stage, microbatch)."""
+    return {(a.stage, a.microbatch): rank for rank, row in steps.items() for cell in row if not isinstance(cell, Transfer) for a in singles([cell])}
+
+
+def beside(orders: Orders) -> dict[int, list[Step]]:
+    """Receive right before an action that needs it, send right after the action that made it: each rank for itself."""
+    home = home_of(orders)
+    return {rank: [step for cell in order for step in (*_ends(cell, home, "RECV"), cell, *_ends(cell, home, "SEND"))] for rank, order in orders.items()}
+
+
+def in_one_order(orders: Orders) -> dict[int, list[Step]] | None:
+    """Messages in an order that all ranks share, so that even a rendezvous that blocks the rank cannot cross another; None where actions wait in a circle.
+
+    As torch does it: the ranks take turns, each runs its next action if it is ready; what that makes is sent at once and received at the end of
+    what the other rank has done so far.
+    """
+    home, done = home_of(orders), set[tuple[str, int, int]]()
+    steps: dict[int, list[Step]] = {rank: [] for rank in orders}
+    at = dict.fromkeys(orders, 0)
+    left = sum(map(len, orders.values()))
+    last = max(stage for stage, _ in home)
+    while left:
+        before = left
+        for rank in sorted(orders):
+            if at[rank] == len(orders[rank]):
+                continue
+            cell = orders[rank][at[rank]]
+            actions = list(singles([cell]))
+            if not all(key in done for a in actions for key in _inputs(a, last)):
+                continue
+            steps[rank].append(cell)
+            done.update(("F" if a.kind == "F" else "B", a.stage, a.microbatch) for a in actions if a.kind != "W")
+            for sent in _ends(cell, home, "SEND"):
+                steps[rank].append(sent)
+                steps[home[sent.target, sent.microbatch]].append(sent._replace(way="RECV", stage=sent.target))
+            at[rank] += 1
+            left -= 1
+        if left == before:
+            return None
+    return steps
+
+
+def _inputs(a: Action, last: int) -> Iterator[tuple[str, int, int]]:
+    if a.kind == "F" and a.stage > 0:
+        yield ("F", a.stage - 1, a.microbatch)
+    elif a.kind in "IB" and a.stage < last:
+        yield ("B", a.stage + 1, a.microbatch)
+
+
+def _ends(cell: Cell, home: Home, way: Literal["SEND", "RECV"]) -> Iterator[Transfer]:
+    """The ends of the messages that a cell sends or receives: those whose other end is on another rank."""
+    for a in singles([cell]):
+        if a.kind != "W":
+            end = Transfer(way, "F" if a.kind == "F" else "B", a.stage, a.microbatch)
+            other = end.target if way == "SEND" else end.source
+            if home.get((other, a.microbatch), home[a.stage, a.microbatch]) != home[a.stage, a.microbatch]:
+                yield end
