@@ -226,6 +226,30 @@ def calibrate_collectives(
     typer.echo(calibrate(out, ranks=ranks, sizes=nbytes))
 
 
+@calibrate_app.command("nccl-tests")
+def calibrate_nccl_tests(
+    logs: Annotated[list[Path], typer.Argument(metavar="LOG...", help="Logs or JSON reports of nccl-tests.")],
+    cluster: Annotated[str, typer.Option(help="Where they ran: catalog name or file.")],
+    out: Annotated[Path, typer.Option(help="The profile to write.")],
+) -> None:
+    """Fit latency and bandwidth per op to nccl-tests."""
+    from .jobs import calibrate_files
+
+    typer.echo(calibrate_files("nccl-tests", logs, cluster, out))
+
+
+@calibrate_app.command("kineto")
+def calibrate_kineto(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler, one per rank.")],
+    cluster: Annotated[str, typer.Option(help="Where the job ran: catalog name or file.")],
+    out: Annotated[Path, typer.Option(help="The profile to write.")],
+) -> None:
+    """Fit latency and bandwidth per op to the collectives of a traced job."""
+    from .jobs import calibrate_files
+
+    typer.echo(calibrate_files("kineto", traces, cluster, out))
+
+
 def main() -> None:
     """Entry point: every refusal is one message on stderr and its exit code, never a traceback."""
     from .errors import ParasimError

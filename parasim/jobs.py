@@ -252,3 +252,13 @@ def calibrate(out: Path, *, ranks: int | None, sizes: str) -> str:
     if int(os.environ.get("RANK", "0")) == 0:
         save_profile(calibration.profile(out.stem), out)
     return "\n".join([*(f"{key}: {n.value:.6g} {n.unit}" for key, n in sorted(calibration.numbers.items())), f"wrote {out}"])
+
+
+def calibrate_files(form: str, paths: Sequence[Path], cluster: str, out: Path) -> str:
+    """Fit a profile to measured files (`nccl-tests` or `kineto`) of a job on `cluster` and write it; what to say."""
+    from .collectives.calibration import from_kineto, from_nccl_tests
+
+    writable(out.parent)
+    profile, table = {"nccl-tests": from_nccl_tests, "kineto": from_kineto}[form](paths, cluster, out.stem)
+    save_profile(profile, out)
+    return f"{table}\nwrote {out}"

@@ -261,3 +261,16 @@ def test_memory_bound_of_check_is_below_the_exact_peak(cli: Cli) -> None:
     exact = report_of(cli)["memory"]["per_stage_peak_bytes"]
     assert all(0.9 * e < b <= e for b, e in zip(bound, exact, strict=True))
     assert np.argmax(bound) == np.argmax(exact)
+
+
+def test_a_profile_from_nccl_tests(cli: Cli) -> None:
+    """Two all-gathers of 8 ranks: 1 GB in 5 ms and 1 MB in 0.1 ms; the profile that is written gives both times back."""
+    log = "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
+    log += "   1000000        31250     float    none      -1    100.0   10.00    8.75      0    100.0   10.00    8.75      0\n"
+    log += "1000000000     31250000     float    none      -1   5000.0  200.00  175.00      0   5000.0  200.00  175.00      0\n"
+    write("all_gather.log", "# Collective test starting: all_gather_perf\n# nThread 1 nGpus 8 minBytes 1000000 maxBytes 1000000000\n" + log)
+    answer = cli("calibrate", "nccl-tests", "all_gather.log", "--cluster", "h100-hgx-ib400", "--out", "mine.yaml")
+    assert answer.code == 0, answer
+    arguments = ["collective", "--cluster", "h100-hgx-ib400", "--op", "all_gather", "--ranks", "8", "--profile", "mine.yaml", "--json", "--bytes"]
+    times = [json.loads(cli(*arguments, size).out)["rows"][0]["time_s"] for size in ("1000000", "1000000000")]
+    assert times == pytest.approx([100e-6, 5e-3], rel=1e-3)
