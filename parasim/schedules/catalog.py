@@ -13,7 +13,9 @@ from .looped_bfs import looped_bfs
 from .naive import naive
 from .one_f_one_b import one_f_one_b
 from .placement import BIDIRECTIONAL, VEE
+from .v_half import v_half
 from .zb1p_interleaved import zb1p_interleaved
+from .zb_auto import zb_1p, zb_2p, zb_auto
 from .zb_h1 import zb_h1
 from .zb_h2 import zb_h2
 from .zb_v import zb_v
@@ -29,6 +31,10 @@ SCHEDULES: MappingProxyType[str, Schedule] = MappingProxyType(
         "zb-h2": Schedule(zb_h2),
         "zb1p-interleaved": Schedule(zb1p_interleaved, fixed=False, knobs=("group",)),
         "zb-v": Schedule(zb_v, VEE, chunks=2),
+        "v-half": Schedule(v_half, VEE, chunks=2),
+        "zb-auto": Schedule(zb_auto, knobs=("memory_cap",)),
+        "zb-1p": Schedule(zb_1p),
+        "zb-2p": Schedule(zb_2p),
         "dualpipe": Schedule(dualpipe, BIDIRECTIONAL, chunks=2),
         "dualpipe-v": Schedule(dualpipe_v, VEE, chunks=2),
     }

@@ -1,0 +1,53 @@
+"""Zero bubble by search (Qi et al. 2023, arXiv 2401.10241, section 3): split backwards placed by the times of F, I, W and messages under a memory cap."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from .actions import Orders, ScheduleInput, peak_inflight, refused
+from .one_f_one_b import one_f_one_b
+from .zb_greedy import Taste, greedy
+from .zb_h1 import zb_h1
+from .zb_h2 import zb_h2
+from .zb_timing import span_and_makespan
+
+
+def zb_auto(given: ScheduleInput) -> Orders:
+    """The candidate with the shortest longest rank, then the shortest makespan; within the cap, and never slower than 1F1B where that fits.
+
+    Candidates: eight greedy orders, ZB-H1, ZB-H2 and 1F1B. Without a cap every microbatch may be in flight, without times F = I = W.
+    """
+    times, caps = given.times or (1.0, 1.0, 1.0), _caps(given)
+    candidates = [greedy(given, times, caps, Taste(*taste)) for taste in product((False, True), repeat=3)]
+    candidates += [orders for orders in (zb_h1(given), zb_h2(given), one_f_one_b(given)) if _fits(orders, caps)]
+    timed = [(*span_and_makespan(orders, times, given.comm), number) for number, orders in enumerate(candidates)]
+    plain = one_f_one_b(given)
+    limit = span_and_makespan(plain, times, given.comm)[1] if _fits(plain, caps) else float("inf")
+    return candidates[min(t for t in timed if t[1] <= limit)[2]]
+
+
+def zb_1p(given: ScheduleInput) -> Orders:
+    """zb-auto with the memory of 1F1B: p microbatches in flight on every rank."""
+    return zb_auto(replace(given, memory_cap=given.ranks))
+
+
+def zb_2p(given: ScheduleInput) -> Orders:
+    """zb-auto with twice the memory of 1F1B: 2 p microbatches in flight on every rank."""
+    return zb_auto(replace(given, memory_cap=2 * given.ranks))
+
+
+def _caps(given: ScheduleInput) -> list[int]:
+    """Whole microbatches that every rank may hold. Raises InvalidLayout for less than one."""
+    cap = given.memory_cap
+    if isinstance(cap, tuple) and len(cap) != given.ranks:
+        raise refused("memory_cap", f"({len(cap)} numbers)", f"must be one number, or one for each of the {given.ranks} ranks")
+    caps = cap if isinstance(cap, tuple) else [given.microbatches if cap is None else cap] * given.ranks
+    for rank, number in enumerate(caps):
+        if number < 1:
+            raise refused("memory_cap", f"{number:g}", f"cannot fit one microbatch on rank {rank}", "nearest legal: 1")
+    return [int(min(number, given.microbatches)) for number in caps]
+
+
+def _fits(orders: Orders, caps: list[int]) -> bool:
+    return all(peak_inflight(orders[rank]) <= cap for rank, cap in enumerate(caps))
