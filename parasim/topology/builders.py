@@ -1,22 +1,38 @@
-"""Clusters from a few numbers: servers under a rail-optimised fat tree or one Ethernet switch, one host, an ideal network, any graph.
+"""Clusters from a few numbers: servers, one host, an ideal network, any graph.
 
 Every cable is two directed links. Latencies of the files are one way, end to end (device to device through a scale-up switch, NIC to NIC
-through one leaf); half of them lies on each of the two links.
+through one leaf); half of them lies on each of the two links. What is inside a server that is no switch is in `inside`, the networks between
+servers in `fat_tree` and `ethernet`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-
-import networkx as nx
 
 from ..errors import Malformed, Refused, Violation
 from ..provenance import Number
-from .cluster import Accelerator, Cluster, Link, Router
-from .routing import Chain, ShortestPaths, UpDown
+from .cluster import Accelerator, Cluster, Link
+from .draft import Draft, Wire, assemble
+from .fat_tree import FatTree, ethernet, fat_tree
+from .inside import Inside
+from .shortest import islands
+
+__all__ = [
+    "IDEAL",
+    "RailFatTree",
+    "Wire",
+    "assemble",
+    "ethernet",
+    "from_graph",
+    "ideal",
+    "loopback",
+    "rail_fat_tree",
+    "servers",
+    "uneven_servers",
+    "wired_servers",
+]
 
 IDEAL = Accelerator(
     name="ideal",
@@ -29,19 +45,8 @@ DEVICE_KIND = {"gpu": "gpu", "cpu": "cpu", "tpu": "chip"}
 SCALE_UP_LINK = {"switch": "scale_up", "host": "host"}
 
 
-class Wire(NamedTuple):
-    """A network seen from one port: link kind, bytes/s per direction, seconds one way from end to end."""
-
-    kind: str
-    bandwidth: float
-    latency: float
-
-
 class RailFatTree(NamedTuple):
-    """`nics` per node of `bandwidth` (bytes/s per direction); NIC i of the nodes of a pod on leaf i; leaves joined by spines.
-
-    `latency` NIC to NIC under one leaf, `spine_latency` more over a spine (s). `oversubscription` = down-links over up-links of a leaf.
-    """
+    """`nics` per node of `bandwidth` (bytes/s per direction), the same on every node; the rest as in `FatTree`."""
 
     nics: int
     bandwidth: float
@@ -51,70 +56,16 @@ class RailFatTree(NamedTuple):
     oversubscription: float
 
 
-@dataclass
-class Draft:
-    """A cluster being put together; `finish` freezes it."""
-
-    accelerator: Accelerator
-    kinds: dict[str, str] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
-    node_of: dict[str, str] = field(default_factory=dict)
-    servers: list[list[str]] = field(default_factory=list)
-    chains: dict[str, tuple[Chain, ...]] = field(default_factory=dict)
-    spines: tuple[str, ...] = ()
-    slot: dict[str, int] = field(default_factory=dict)
-
-    def cable(self, a: str, b: str, kind: str, bandwidth: float, latency: float) -> None:
-        """Both directions between `a` and `b`."""
-        self.links += (Link(a, b, kind, bandwidth, latency), Link(b, a, kind, bandwidth, latency))
-
-    def finish(self, name: str, price: float | None = None, description: Mapping[str, Number | str] | None = None) -> Cluster:
-        """The cluster, routed by its structure."""
-        router = UpDown(self.chains, self.spines, self.slot)
-        return assemble(name, self.accelerator, self.kinds, self.links, self.node_of, router, price, description)
-
-
-def assemble(
-    name: str,
-    accelerator: Accelerator,
-    kinds: Mapping[str, str],
-    links: Iterable[Link],
-    node_of: Mapping[str, str],
-    router: Router | None = None,
-    price: float | None = None,
-    description: Mapping[str, Number | str] | None = None,
-) -> Cluster:
-    """A Cluster of nodes (name -> kind) and directed links; planes are striped; the devices are those of `node_of`, in order."""
-    striped = stripe(links)
-    graph: nx.DiGraph[str] = nx.DiGraph()
-    graph.add_nodes_from((node, {"kind": kind}) for node, kind in kinds.items())
-    graph.add_edges_from((link.a, link.b, {"link": i}) for i, link in enumerate(striped))
-    router = router or ShortestPaths(graph, striped)
-    return Cluster(name, accelerator, graph, tuple(node_of), striped, dict(node_of), router, price, dict(description or {}))
-
-
-def stripe(links: Iterable[Link]) -> tuple[Link, ...]:
-    """Several planes from one node to another count as one link: bandwidths add up, the slowest latency holds."""
-    planes: dict[tuple[str, str], Link] = {}
-    for link in links:
-        first = planes.setdefault((link.a, link.b), link)
-        if first is not link:
-            if first.kind != link.kind:
-                raise Malformed(f"links {link.a} - {link.b}: planes of one link have one kind, not {first.kind} and {link.kind}")
-            wider = first.bandwidth + link.bandwidth
-            planes[link.a, link.b] = first._replace(bandwidth=wider, latency=max(first.latency, link.latency))
-    return tuple(planes.values())
-
-
 def servers(count: int, devices: int, accelerator: Accelerator, scale_up: Wire | None) -> Draft:
     """`count` nodes of `devices`, each device with one full-duplex port of `scale_up` to the switch of its node."""
+    return uneven_servers([devices] * count, accelerator, scale_up)
+
+
+def uneven_servers(sizes: Sequence[int], accelerator: Accelerator, scale_up: Wire | None) -> Draft:
+    """A node per entry of `sizes`, each of its devices with one full-duplex port of `scale_up` to the switch of the node."""
     draft = Draft(accelerator)
-    kind = DEVICE_KIND[accelerator.kind]
-    for n in range(count):
-        names = [f"node{n}.{kind}{i}" for i in range(devices)]
-        draft.servers.append(names)
-        draft.kinds.update(dict.fromkeys(names, kind))
-        draft.node_of.update(dict.fromkeys(names, f"node{n}"))
+    for n, size in enumerate(sizes):
+        names = _devices(draft, n, size)
         if scale_up is None:
             draft.chains.update((name, ((name,),)) for name in names)
             continue
@@ -126,55 +77,40 @@ def servers(count: int, devices: int, accelerator: Accelerator, scale_up: Wire |
     return draft
 
 
+def wired_servers(insides: Sequence[Inside], accelerator: Accelerator) -> Draft:
+    """A node per entry of `insides`, wired as that says."""
+    draft = Draft(accelerator)
+    for n, inside in enumerate(insides):
+        server = f"node{n}"
+        names = _devices(draft, n, len(inside.devices))
+        draft.kinds.update((f"{server}.{name}", kind) for name, kind in inside.others.items())
+        for a, b, kind, bandwidth, latency in inside.cables:
+            draft.cable(f"{server}.{a}", f"{server}.{b}", kind, bandwidth, latency)
+        for name, local in zip(names, inside.devices, strict=True):
+            draft.place[name] = (server, local)
+            draft.chains[name] = ((name, server),)
+            draft.attach[name] = tuple(f"{server}.{node}" for node in inside.attach[local])
+            if local in inside.to_cpu:
+                draft.to_cpu[name] = tuple(f"{server}.{node}" for node in inside.to_cpu[local])
+    for inside in dict.fromkeys(insides):
+        draft.inside |= inside.paths
+    return draft
+
+
+def _devices(draft: Draft, n: int, size: int) -> list[str]:
+    """The names of the devices of node `n`, entered in the draft."""
+    kind = DEVICE_KIND[draft.accelerator.kind]
+    names = [f"node{n}.{kind}{i}" for i in range(size)]
+    draft.servers.append(names)
+    draft.kinds.update(dict.fromkeys(names, kind))
+    draft.node_of.update(dict.fromkeys(names, f"node{n}"))
+    draft.attach.update((name, (name,)) for name in names)
+    return names
+
+
 def rail_fat_tree(draft: Draft, net: RailFatTree) -> Draft:
-    """Put the servers of `draft` under a rail-optimised two-level fat tree.
-
-    Link kinds: `nic` device to NIC, `leaf` NIC to leaf, `spine` leaf to spine. A device whose NICs are several has one of their sum.
-    """
-    rails = min(net.nics, len(draft.servers[0]))
-    port = net.bandwidth * net.nics / rails
-    for n, names in enumerate(draft.servers):
-        pod, place = divmod(n, net.pod_nodes)
-        for i, name in enumerate(names):
-            rail = i * rails // len(names)
-            nic, leaf = f"node{n}.nic{rail}", f"pod{pod}.leaf{rail}"
-            if nic not in draft.kinds:
-                draft.kinds[nic] = "nic"
-                draft.kinds[leaf] = "switch"
-                draft.cable(nic, leaf, "leaf", port, net.latency / 2)
-            draft.cable(name, nic, "nic", port, 0.0)
-            draft.chains[name] = (*draft.chains[name], (name, nic, leaf))
-            draft.slot[name] = place
-    leaves = [node for node in draft.kinds if node.startswith("pod")]
-    if len(leaves) > 1:
-        _spines(draft, net, leaves, port)
-    return draft
-
-
-def _spines(draft: Draft, net: RailFatTree, leaves: Sequence[str], port: float) -> None:
-    """Join the leaves: a leaf of `pod_nodes` ports has 1/oversubscription of their bandwidth upwards, one up-link per spine."""
-    uplinks = max(1, math.floor(net.pod_nodes / net.oversubscription + 1e-9))
-    bandwidth = net.pod_nodes * port / net.oversubscription / uplinks
-    used = min(uplinks, net.pod_nodes, len(draft.servers))  # routes pick a spine by the receiver's port, so the others stay idle
-    draft.spines = tuple(f"spine{s}" for s in range(used))
-    draft.kinds.update(dict.fromkeys(draft.spines, "switch"))
-    for leaf in leaves:
-        for spine in draft.spines:
-            draft.cable(leaf, spine, "spine", bandwidth, net.spine_latency / 2)
-
-
-def ethernet(draft: Draft, net: Wire) -> Draft:
-    """Put the servers under one switch, each with one NIC that its devices share. Link kinds: `pcie` server to NIC, `nic` NIC to switch."""
-    draft.kinds["ethernet"] = "switch"
-    for n, names in enumerate(draft.servers):
-        nic = f"node{n}.nic0"
-        draft.kinds[nic] = "nic"
-        top = draft.chains[names[0]][0][-1]  # the switch of the node, or its only device
-        draft.cable(top, nic, "pcie", net.bandwidth, 0.0)
-        draft.cable(nic, "ethernet", net.kind, net.bandwidth, net.latency / 2)
-        for name in names:
-            draft.chains[name] = ((*draft.chains[name][0], nic, "ethernet"),)
-    return draft
+    """Put the servers of `draft` under a rail-optimised two-level fat tree."""
+    return fat_tree(draft, FatTree(net.nics / len(draft.servers[0]), *net[1:]))
 
 
 def loopback(n: int, accelerator: Accelerator, bandwidth: float, latency: float) -> Cluster:
@@ -205,10 +141,7 @@ def from_graph(
     devices = [node for node, kind in nodes.items() if kind in ("gpu", "chip")] or [node for node, kind in nodes.items() if kind == "cpu"]
     if not devices:
         raise Refused([Violation("nodes", name, "has no device", "give at least one node kind gpu, chip or cpu")])
-    near: nx.Graph[str] = nx.Graph()
-    near.add_nodes_from(nodes)
-    near.add_edges_from((link.a, link.b) for link in links if link.kind in ("scale_up", "ici", "host"))
-    island = {node: part for part, members in enumerate(nx.connected_components(near)) for node in members}
+    island = islands(nodes, ((link.a, link.b) for link in links if link.kind in ("scale_up", "ici", "host")))
     numbers = {part: f"node{i}" for i, part in enumerate(dict.fromkeys(island[device] for device in devices))}
     node_of = {device: placed.get(device, numbers[island[device]]) for device in devices}
     both = [way for link in links for way in (link, link._replace(a=link.b, b=link.a))]

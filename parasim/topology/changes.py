@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from ..errors import Malformed
 from ..words import nearest
-from .builders import assemble
 from .cluster import Cluster
-from .routing import Detour, ShortestPaths, UpDown
+from .draft import assemble
+from .routing import Detour, Nested, UpDown
+from .shortest import ShortestPaths
 
 
 def place(cluster: Cluster, order: Sequence[int]) -> Cluster:
@@ -41,12 +42,11 @@ def remove(cluster: Cluster, name: str) -> Cluster:
     """
     gone = _links(cluster, name)
     links = [link for i, link in enumerate(cluster.links) if i not in gone]
-    kinds = {node: data["kind"] for node, data in cluster.graph.nodes(data=True)}
     node_of = {device: cluster.node_of[device] for device in cluster.devices}
-    left = assemble(cluster.name, cluster.accelerator, kinds, links, node_of, None, cluster.price, cluster.description)
+    left = assemble(cluster.name, cluster.accelerator, cluster.nodes, links, node_of, None, cluster.price, cluster.description)
     tree = cluster.router.tree if isinstance(cluster.router, Detour) else cluster.router
-    if isinstance(tree, UpDown):
-        return replace(left, router=Detour(tree, ShortestPaths(left.graph, left.links)))
+    if isinstance(tree, UpDown | Nested):
+        return replace(left, router=Detour(tree, ShortestPaths(left.links)))
     return left
 
 
@@ -56,7 +56,7 @@ def _links(cluster: Cluster, name: str) -> set[int]:
     if name in pairs:
         a, b = cluster.links[pairs[name]][:2]
         return {pairs[name]} | ({pairs[f"{b}-{a}"]} if f"{b}-{a}" in pairs else set())
-    nodes = {name} if name in cluster.graph else {node for node in cluster.graph if node.startswith(f"{name}.")}
+    nodes = {name} if name in cluster.nodes else {node for node in cluster.nodes if node.startswith(f"{name}.")}
     if not nodes:
-        raise Malformed(f"link={name!r} is no node, server or pair of joined nodes of cluster {cluster.name}; {nearest(name, cluster.graph)}")
+        raise Malformed(f"link={name!r} is no node, server or pair of joined nodes of cluster {cluster.name}; {nearest(name, cluster.nodes)}")
     return {i for i, link in enumerate(cluster.links) if link.a in nodes or link.b in nodes}

@@ -1,4 +1,4 @@
-"""Cluster: devices, switches and the directed links between them, over a networkx graph, with deterministic routes."""
+"""Cluster: devices, switches and the directed links between them, with deterministic routes; also as a networkx graph."""
 
 from __future__ import annotations
 
@@ -83,14 +83,13 @@ class Exchange(NamedTuple):
 class Cluster:
     """A network of devices. Compared and hashed by identity.
 
-    `graph` is directed, each edge's attribute "link" is its index in `links`, each node has a `kind` of NODE_KINDS. Rank i runs on
-    `devices[i]`. `node_of` names the server (scale-up domain) of each device. `price` is USD per device and hour.
-    `description` holds the numbers the cluster was built from, with their sources, for reports.
+    `nodes` gives every node its kind, one of NODE_KINDS. Rank i runs on `devices[i]`. `node_of` names the server (scale-up domain) of each
+    device. `price` is USD per device and hour. `description` holds the numbers the cluster was built from, with their sources, for reports.
     """
 
     name: str
     accelerator: Accelerator
-    graph: nx.DiGraph[str]
+    nodes: Mapping[str, str]
     devices: tuple[str, ...]
     links: tuple[Link, ...]
     node_of: Mapping[str, str]
@@ -111,7 +110,7 @@ class Cluster:
         """For an exchange between all pairs of `members`: messages per link index, and pairs of devices among which is the slowest route."""
         counted = self.router.exchange(members)
         if counted is not None:
-            return {self.graph.adj[u][v]["link"]: n for (u, v), n in counted.crossings.items() if n}, counted.examples
+            return {self.index[edge]: n for edge, n in counted.crossings.items() if n}, counted.examples
         pairs = tuple((a, b) for a in members for b in members if a != b)
         return dict(Counter(link for a, b in pairs for link in self.route(a, b))), pairs
 
@@ -128,13 +127,23 @@ class Cluster:
 
     @cached_property
     def _climbs(self) -> Climbs | None:
-        return self.router.columns(self.devices, self._index)
+        return self.router.columns(self.devices, self.index)
 
     def _find(self, a: str, b: str) -> tuple[int, ...]:
         path = self.router.path(a, b)
         if path is None:
             raise Unreachable(f"cluster {self.name}: no route from {a} to {b}; the network is partitioned")
-        return tuple(map(self._index.__getitem__, pairwise(path)))
+        return tuple(map(self.index.__getitem__, pairwise(path)))
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[str]:
+        """The network as a directed networkx graph: nodes with their `kind`, each edge's attribute "link" is its index in `links`."""
+        import networkx as nx  # 0.15 s that most runs do without
+
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from((node, {"kind": kind}) for node, kind in self.nodes.items())
+        graph.add_edges_from((link.a, link.b, {"link": i}) for i, link in enumerate(self.links))
+        return graph
 
     def scaled(self, factors: tuple[float, ...]) -> NDArray[np.float64]:
         """Bytes/s of every link times the factor of its kind (in the order of LINK_KINDS); float[links], made once per factors, read-only."""
@@ -155,6 +164,6 @@ class Cluster:
         return np.array([code[link.kind] for link in self.links], dtype=np.int64)
 
     @cached_property
-    def _index(self) -> dict[tuple[str, str], int]:
+    def index(self) -> dict[tuple[str, str], int]:
         """Index of the link between two nodes."""
         return {(link.a, link.b): i for i, link in enumerate(self.links)}

@@ -60,7 +60,28 @@ def _count(raw: object) -> object:
     raise ValueError(f"{raw!r} is no count; auto, or a whole number of 1 or more")
 
 
+def _sizes(raw: object) -> object:
+    if isinstance(raw, list) and raw and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in raw):
+        return tuple(raw)
+    if isinstance(raw, list):
+        raise ValueError(f"{raw!r} is no list of counts; one whole number of 1 or more for each server")
+    return _count(raw)
+
+
+def _shape(raw: object) -> object:
+    parts = raw.split("x") if isinstance(raw, str) else raw
+    if isinstance(parts, list) and parts and all(str(n).isdecimal() and int(n) >= 1 for n in parts):
+        return tuple(int(n) for n in parts)
+    raise ValueError(f"{raw!r} is no shape; chips along each axis, such as 4x4x8")
+
+
+def _shapes(raw: object) -> object:
+    return raw if isinstance(raw, list) and raw and all(isinstance(s, str | list) for s in raw) else [raw]
+
+
 Count = Annotated[int | Literal["auto"], BeforeValidator(_count)]
+Sizes = Annotated[int | Literal["auto"] | tuple[int, ...], BeforeValidator(_sizes)]
+Shape = Annotated[tuple[int, ...], BeforeValidator(_shape)]
 Bandwidth = Annotated[Number, BeforeValidator(lambda raw: _positive(quantity("bandwidth")(raw)))]
 Seconds = Annotated[Number, BeforeValidator(quantity("seconds"))]
 Bytes = Annotated[Number, BeforeValidator(lambda raw: _positive(quantity("bytes")(raw)))]
@@ -84,25 +105,98 @@ class ScaleUp(_Strict):
     reduces: Literal["nvls"] | None = Field(None, description="nvls: the switch adds up and copies what its ports send; left out: it does not")
 
 
+class MeshFile(_Strict):
+    """A cable between every two devices of a node: AMD xGMI, or a few GPUs joined by NVLink without a switch."""
+
+    kind: Literal["mesh"]
+    bandwidth: Bandwidth = Field(description="bytes/s of one cable, per direction: what one device reaches to one other")
+    latency: Seconds = Field(ZERO_SECONDS, description="seconds one way, device to device")
+
+
+class CubeMeshFile(_Strict):
+    """Eight GPUs in the hybrid cube mesh of the DGX-1."""
+
+    kind: Literal["hybrid-cube-mesh"]
+    bandwidth: Bandwidth = Field(description="bytes/s of one NVLink, per direction; a pair of GPUs has none, one or two")
+    latency: Seconds = Field(ZERO_SECONDS, description="seconds one way, neighbour to neighbour")
+
+
+class PcieFile(_Strict):
+    """Devices in PCIe slots of one host, with or without NVLink bridges."""
+
+    kind: Literal["pcie"]
+    bandwidth: Bandwidth = Field(description="bytes/s of one slot, per direction")
+    through_host: Bandwidth | None = Field(None, description="bytes/s of one device to others where all is copied through host memory; left out: the slot")
+    per_switch: int = Field(1, ge=1, description="devices under one PCIe switch; 1: each at a root port of its CPU")
+    uplink: Bandwidth | None = Field(None, description="bytes/s from a PCIe switch to its CPU, per direction; left out: as a slot")
+    sockets: int = Field(1, ge=1, description="CPUs that the devices are spread over")
+    between_sockets: Bandwidth | None = Field(None, description="bytes/s from one CPU to the other, per direction; left out: as a slot")
+    bridge: Bandwidth | None = Field(None, description="bytes/s of an NVLink bridge between devices 0 and 1, 2 and 3, ..., per direction; left out: none")
+    latency: Seconds = Field(ZERO_SECONDS, description="seconds one way, device to device through one CPU or switch; once more between sockets")
+
+
+def _kind(raw: object) -> str:
+    return str(raw.get("kind", "switch")) if isinstance(raw, Mapping) else str(getattr(raw, "kind", "switch"))
+
+
+ScaleUpFile = Annotated[
+    Annotated[ScaleUp, Tag("switch")]
+    | Annotated[ScaleUp, Tag("host")]
+    | Annotated[MeshFile, Tag("mesh")]
+    | Annotated[CubeMeshFile, Tag("hybrid-cube-mesh")]
+    | Annotated[PcieFile, Tag("pcie")],
+    Discriminator(_kind),
+]
+
+
 class NodeFile(_Strict):
     """One server, repeated."""
 
     count: Count = Field("auto", description="servers; auto: as many as the devices asked for need")
-    devices: Count = Field(description="devices per server; auto: all that are asked for on one")
-    scale_up: ScaleUp | None = Field(None, description="network between the devices of one server; may be left out with one device")
+    devices: Sizes = Field(description="devices per server; auto: all that are asked for on one; a list: those of each server")
+    scale_up: ScaleUpFile | None = Field(None, description="network between the devices of one server; may be left out with one device")
 
 
-class RailFatTreeFile(_Strict):
-    """Leaf and spine switches, NIC i of every node of a pod on leaf i."""
+class EcmpFile(_Strict):
+    """Flows are hashed onto up-links and collide."""
 
-    kind: Literal["rail-fat-tree"]
+    queue_pairs: int = Field(1, ge=1, description="parts that each flow is hashed in: QPs per connection")
+
+
+class CoreFile(_Strict):
+    """A third level: core switches join zones, each of some pods."""
+
+    pods: int = Field(1, ge=1, description="pods whose leaves share their spines: one zone")
+    oversubscription: float = Field(1, gt=0, description="bandwidth down over bandwidth up of a spine")
+    latency: Seconds = Field(ZERO_SECONDS, description="more seconds one way for a route over a core switch")
+
+
+class FatTreeFile(_Strict):
+    """Leaf and spine switches, all NICs of a node on one leaf."""
+
+    kind: Literal["fat-tree"]
     nic_per_device: float = Field(1, gt=0, description="NICs per device: 1, 2, ..., or 0.5 where two devices share one")
     bandwidth: Bandwidth = Field(description="bytes/s of one NIC, per direction")
     latency: Seconds = Field(ZERO_SECONDS, description="seconds one way, NIC to NIC under one leaf")
     spine_latency: Seconds = Field(ZERO_SECONDS, description="more seconds one way for a route over a spine")
     pod_nodes: int = Field(32, ge=1, description="nodes under one set of leaves")
     oversubscription: float = Field(1, gt=0, description="bandwidth down over bandwidth up of a leaf")
+    ecmp: EcmpFile | None = Field(None, description="flows collide on up-links (RoCE); left out: they spread evenly (adaptive routing)")
+    core: CoreFile | None = Field(None, description="a level above the spines; left out: the spines join all leaves")
     reduces: Literal["sharp"] | None = Field(None, description="sharp: the switches add up what their ports send; left out: they do not")
+
+
+class RailFatTreeFile(FatTreeFile):
+    """Leaf and spine switches, NIC i of every node of a pod on leaf i."""
+
+    kind: Literal["rail-fat-tree"]  # type: ignore[assignment]
+
+
+class HostFile(_Strict):
+    """The CPU of a host, through which all that is sent by TCP passes."""
+
+    bandwidth: Bandwidth = Field(description="bytes/s that the host copies and sends, per direction")
+    device: Bandwidth = Field(description="bytes/s of one device to the CPU, per direction")
 
 
 class EthernetFile(_Strict):
@@ -111,6 +205,28 @@ class EthernetFile(_Strict):
     kind: Literal["ethernet"]
     bandwidth: Bandwidth = Field(description="bytes/s of one host's NIC, per direction")
     latency: Seconds = Field(ZERO_SECONDS, description="seconds one way, NIC to NIC")
+    host: HostFile | None = Field(None, description="all passes through the CPU of the host; left out: straight to the NIC")
+
+
+class DcnFile(_Strict):
+    """The data-centre network between slices."""
+
+    bandwidth: Bandwidth = Field(description="bytes/s of one host's port, per direction")
+    latency: Seconds = Field(ZERO_SECONDS, description="seconds one way, host to host")
+
+
+class TorusFile(_Strict):
+    """Slices of chips on a torus (TPU)."""
+
+    shapes: Annotated[list[Shape], BeforeValidator(_shapes)] = Field(
+        description="one shape, such as 4x4x8; or several: the smallest that holds the devices, beyond the largest more slices of it"
+    )
+    wrap: Literal["cubes", "sixteen", "all", "none"] = Field("cubes", description="axes that close: cubes, all if each is a multiple of 4; sixteen, axes of 16")
+    bandwidth: Bandwidth = Field(description="bytes/s of one cable, per direction")
+    latency: Seconds = Field(ZERO_SECONDS, description="seconds of one hop")
+    slices: Count = Field("auto", description="slices; auto: as many as the devices asked for need")
+    chips_per_host: int = Field(4, ge=1, description="chips of one host, which share its port to the data-centre network")
+    dcn: DcnFile | None = Field(None, description="network between slices; may be left out with one slice")
 
 
 class GraphNode(_Strict):
@@ -142,27 +258,30 @@ class AcceleratorFile(_Strict):
 
 
 class ClusterFile(_Strict):
-    """cluster.yaml: servers under a network (`node`, `scale_out`), or any graph (`nodes`, `links`)."""
+    """cluster.yaml: servers under a network (`node`, `scale_out`), slices of a torus (`torus`), or any graph (`nodes`, `links`)."""
 
+    base: str | None = Field(None, description="catalog name or path of the cluster that this one changes: keys given here replace its own, null drops one")
     name: str = Field("inline", description="name of the cluster")
     accelerator: Annotated[
         Annotated[str, Tag("name")] | Annotated[AcceleratorFile, Tag("numbers")],
         Discriminator(lambda raw: "name" if isinstance(raw, str) else "numbers"),
     ] = Field(description="catalog name, or its numbers")
     node: NodeFile | None = Field(None, description="the servers")
-    scale_out: Annotated[RailFatTreeFile | EthernetFile, Field(discriminator="kind")] | None = Field(None, description="network between servers")
+    scale_out: Annotated[RailFatTreeFile | FatTreeFile | EthernetFile, Field(discriminator="kind")] | None = Field(None, description="network between servers")
+    torus: TorusFile | None = Field(None, description="slices of chips on a torus, instead of servers")
     nodes: list[GraphNode] | None = Field(None, description="a graph's nodes, devices in rank order")
     links: list[GraphLink] | None = Field(None, description="a graph's cables")
     price: Price | None = Field(None, description="USD per device and hour")
 
     @model_validator(mode="after")
     def _one_form(self) -> ClusterFile:
-        if (self.node is None) == (self.nodes is None):
-            raise ValueError("needs either node (servers) or nodes and links (a graph), and not both")
+        forms = [name for name in ("node", "torus", "nodes") if getattr(self, name) is not None]
+        if len(forms) != 1:
+            raise ValueError("needs either node (servers), torus (slices), or nodes and links (a graph), and not several of them")
         if self.nodes is None and self.links is not None:
             raise ValueError("links belong to a graph: give nodes too")
-        if self.nodes is not None and self.scale_out is not None:
-            raise ValueError("a graph holds all its links in links: leave scale_out out")
+        if self.node is None and self.scale_out is not None:
+            raise ValueError(f"{'a graph holds all its links in links' if self.nodes else 'a torus has its network in torus.dcn'}: leave scale_out out")
         return self
 
 

@@ -88,7 +88,7 @@ def test_devices_of_a_node_need_a_link():
         ({"accelerator": "h100-sxm", "node": {"devices": 8, "scale_up": {"bandwidth": "450 GB"}}}, "a bandwidth needs /s: 450 GB/s"),
         ({"accelerator": "h100-sxm", "node": {"devices": 8, "scale_up": {"bandwidth": "0 GB/s"}}}, "must be above 0"),
         ({"accelerator": "h100-sxm", "node": {"devices": 0}}, "0 is no count; auto, or a whole number of 1 or more"),
-        ({"accelerator": "h100-sxm", "node": NODE, "scale_out": {"kind": "torus"}}, "kind torus: one of rail-fat-tree, ethernet"),
+        ({"accelerator": "h100-sxm", "node": NODE, "scale_out": {"kind": "torus"}}, "kind torus: one of rail-fat-tree, fat-tree, ethernet"),
         ({"accelerator": "h100-sxm", "node": NODE, "price": "2 GB"}, "price: 2 GB is a size"),
         ({"accelerator": "h100-sxm", "nodes": [{"id": "a", "kind": "gpu"}], "links": [{"a": "a", "b": "z", "bandwidth": "1 GB/s"}]}, "'z' is no id"),
         ({"accelerator": "h100-sxm", "nodes": [{"id": "a", "kind": "gpu"}] * 2, "links": []}, "nodes[1].id: 'a' is there twice"),
