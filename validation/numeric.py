@@ -25,6 +25,7 @@ TOLERANCE = 1e-9
 STEPS = 2
 ROWS = 6  # rows of one microbatch of the MLP
 MLP = Mlp("proof-mlp", layers=4, hidden=8, ffn=12)
+DEEP = replace(MLP, name="proof-deep-mlp", layers=8)
 GPT = Transformer("proof-gpt", 2, 16, 4, 4, 4, 32, 24, activation="gelu", norm="layer_norm", bias=True, positions="learned", max_positions=8)
 LLAMA = Transformer("proof-llama", 2, 16, 4, 2, 4, 24, 20)
 BUCKET = 2000  # bytes: a few matrices of the MLP
@@ -40,18 +41,20 @@ class Case:
     blocks: Mapping[str, Any] | None = None
     schedule: str = "1f1b"
     comm: str = "async"
+    chunks: int = 1
 
     def plan(self) -> Plan:
         """The Plan in fp64."""
         d, m = self.degrees, self.microbatches
         micro, sequence = (ROWS, 1) if isinstance(self.model, Mlp) else (2, 8)
-        share = self.model.layers // d.pp
+        stages = d.pp * self.chunks
+        share = self.model.layers // stages
         layout = Layout(
             degrees=d,
             batch=Batch(micro * m * d.dp, micro, sequence, m),
             precision="fp64",
             optimizer=Optimizer(gradient="fp64"),
-            pipeline=Pipeline(self.schedule, comm=self.comm, layers=(share,) * d.pp),  # type: ignore[arg-type]
+            pipeline=Pipeline(self.schedule, self.chunks, self.comm, (share,) * stages),  # type: ignore[arg-type]
             **(self.blocks or {}),
         )
         return Plan(self.model, layout)
@@ -75,10 +78,22 @@ CASES: dict[str, Case] = {
     "pp2-gpipe": Case(MLP, Degrees(pp=2), 4, schedule="gpipe"),
     "pp2-1f1b": Case(MLP, Degrees(pp=2), 4),
     "pp2-1f1b-stream": Case(MLP, Degrees(pp=2), 4, comm="stream"),
+    "pp2-naive": Case(MLP, Degrees(pp=2), 4, schedule="naive"),
+    "pp2-interleaved": Case(MLP, Degrees(pp=2), 4, schedule="interleaved-1f1b", chunks=2),
+    "pp4-interleaved": Case(DEEP, Degrees(pp=4), 8, schedule="interleaved-1f1b", chunks=2),
+    "pp2-looped-bfs": Case(MLP, Degrees(pp=2), 4, schedule="looped-bfs", chunks=2),
+    "pp4-zb-h1": Case(DEEP, Degrees(pp=4), 8, schedule="zb-h1"),
+    "pp4-zb-h2": Case(DEEP, Degrees(pp=4), 8, schedule="zb-h2"),
+    "pp2-zb1p-interleaved": Case(MLP, Degrees(pp=2), 4, schedule="zb1p-interleaved", chunks=2),
+    "pp4-zb-v": Case(DEEP, Degrees(pp=4), 8, schedule="zb-v", chunks=2),
+    "pp4-v-half": Case(DEEP, Degrees(pp=4), 8, schedule="v-half", chunks=2),
+    "pp2-dp2-zb-v-zero1": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 1), "zb-v", chunks=2),
     "pp2-dp2-zero1": Case(MLP, Degrees(pp=2, dp=2), 4, blocks=_data("bucketed", 1)),
     "pp2-recompute": Case(MLP, Degrees(pp=2), 4, blocks={"recompute": "full"}),
     "gpt-tp2-sp": Case(GPT, Degrees(tp=2), blocks=SP),
     "gpt-pp2": Case(replace(GPT, tied=True), Degrees(pp=2), 4),
+    "gpt-pp2-zb-v": Case(replace(GPT, layers=4, tied=True), Degrees(pp=2), 4, schedule="zb-v", chunks=2),
+    "llama-tp2-pp2-zb-h1-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, SP, "zb-h1"),
     "llama-tp2": Case(LLAMA, Degrees(tp=2)),
     "llama-pp2-tp2-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, blocks=SP),
 }

@@ -33,6 +33,8 @@ def _other_than(*supported: object) -> Callable[[Any, int], bool]:
     return lambda value, dp: value not in supported
 
 
+WHOLE = ("naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "zb1p-interleaved", "zb-v", "v-half")
+
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("parallel.cp", _more_than_one, "context parallelism", "supported: 1"),
     NotYet("parallel.ep", _more_than_one, "expert parallelism", "supported: 1"),
@@ -40,8 +42,7 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("zero.stage", _other_than(0, 1), "sharing out gradients or parameters", "supported: 0, 1"),
     NotYet("zero.shard", lambda value, dp: value != "auto" and value < dp, "sharing within a part of dp (HSDP)", "supported: auto"),
     NotYet("zero.overlap", lambda value, dp: not value, "ZeRO without overlap", "supported: true (dp.mode flat reduces after the backward)"),
-    NotYet("pipeline.schedule", _other_than("naive", "gpipe", "1f1b"), "this schedule", "supported: naive, gpipe, 1f1b"),
-    NotYet("pipeline.chunks", _more_than_one, "several stages on one rank", "supported: 1"),
+    NotYet("pipeline.schedule", _other_than(*WHOLE), "this schedule in a whole step (`parasim schedule` times it)", f"supported: {', '.join(WHOLE)}"),
     NotYet("pipeline.optimizer", _other_than("barrier"), "post-validation", "supported: barrier"),
     NotYet("tensor.style", _other_than("megatron"), "the column-parallel form", "supported: megatron"),
     NotYet("tensor.asynchronous", _given, "overlap of tensor-parallel collectives", "supported: false"),

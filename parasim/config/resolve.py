@@ -9,6 +9,7 @@ from ..model.spec import Model
 from ..parallel.check import HALF, batch_violation, check, divisors, legal
 from ..parallel.layout import Batch, DataParallel, Degrees, Layout, Optimizer, Pipeline, Tensor, Zero
 from ..parallel.placement import split_layers
+from ..schedules import SCHEDULES
 from ..units import format_bytes
 from .not_yet import refusals
 from .plan import Plan
@@ -64,7 +65,8 @@ def _batch(keys: RunKeys, dp: int, product: str) -> Violation:
 
 def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layout:
     pipe, zero = keys.pipeline, keys.zero
-    stages = degrees.pp * pipe.chunks
+    chunks = _chunks(keys)
+    stages = degrees.pp * chunks
     layers = split_layers(model.layers, stages) if pipe.layers == "auto" else tuple(int(n) for n in pipe.layers)
     precision = keys.precision
     shard = degrees.dp if zero.shard == "auto" else int(zero.shard)
@@ -75,11 +77,18 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         precision=precision,
         data=DataParallel(keys.dp.mode, keys.dp.bucket),
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward),
-        pipeline=Pipeline(pipe.schedule, pipe.chunks, pipe.comm, layers, pipe.optimizer),
+        pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer),
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
         recompute="full" if keys.recompute == "full" else "none",
         optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
     )
+
+
+def _chunks(keys: RunKeys) -> int:
+    """Stages per rank: what is written, else what the schedule has."""
+    pipe = keys.pipeline
+    row = SCHEDULES[pipe.schedule]
+    return row.chunks if row.fixed and "chunks" not in pipe.model_fields_set else pipe.chunks
 
 
 def _assumptions(keys: RunKeys, layout: Layout) -> Iterator[str]:
@@ -120,6 +129,8 @@ def _replicas(keys: RunKeys, layout: Layout) -> Iterator[str]:
 def _stages(keys: RunKeys, layout: Layout) -> Iterator[str]:
     if "schedule" not in keys.pipeline.model_fields_set:
         yield "pipeline.schedule omitted: 1f1b"
+    if layout.pipeline.chunks != keys.pipeline.chunks:
+        yield f"pipeline.chunks omitted: {layout.pipeline.chunks}, as {layout.pipeline.schedule} has"
     if keys.pipeline.layers == "auto" and len(set(layout.pipeline.layers)) > 1:
         yield f"pipeline.layers auto: {list(layout.pipeline.layers)}"
 

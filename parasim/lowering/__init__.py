@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ..config.plan import Plan
 from ..errors import InvalidProgram
 from ..parallel.mesh import Mesh
-from ..parallel.placement import rank_of_stage, stage_bounds
+from ..parallel.placement import stage_bounds
 from ..program.checks import verify
 from ..program.workload import Workload
+from ..schedules import SCHEDULES
 from .compute import compute
 from .dims import dims
 from .draft import Draft, Stage
@@ -35,18 +38,21 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
     """The Workload of a Plan: one Program per rank class (here a pipeline rank), verified. Raises InvalidProgram when `verify` objects."""
     layout = plan.layout
     mesh = Mesh(layout.degrees)
+    pp, m = layout.degrees.pp, layout.batch.microbatches
     bounds = stage_bounds(layout.pipeline.layers)
+    placement = SCHEDULES[layout.pipeline.schedule].placement
+    ranks_of_stage = tuple(placement.rank(s, 0, pp, m) for s in range(len(bounds)))
     programs = []
-    for rank in range(layout.degrees.pp):
-        stages = [Stage(s, *b) for s, b in enumerate(bounds) if rank_of_stage(s, layout.degrees.pp) == rank]
-        draft = Draft(plan, rank, stages, len(bounds))
+    for rank in range(pp):
+        draft = Draft(plan, rank, [Stage(s, *b) for s, b in enumerate(bounds) if ranks_of_stage[s] == rank], ranks_of_stage)
         for step in PASSES:
             step(draft)
         programs.append(draft.program())
     groups = {axis: mesh.groups(axis) for axis in ("tp", "dp", "pp") if getattr(layout.degrees, axis) > 1}
-    if layout.degrees.pp > 1:
-        groups["embedding"] = mesh.groups("pp")[:, [0, -1]]
-    peers = {f"pp{offset:+d}": mesh.peer("pp", offset) for offset in (1, -1)} if layout.degrees.pp > 1 else {}
+    if ranks_of_stage[0] != ranks_of_stage[-1]:
+        groups["embedding"] = mesh.groups("pp")[:, [ranks_of_stage[0], ranks_of_stage[-1]]]
+    steps = {b - a for a, b in pairwise(ranks_of_stage)} - {0}
+    peers = {f"pp{offset:+d}": mesh.peer("pp", offset) for offset in sorted({*steps, *(-s for s in steps)})}
     workload = Workload(
         programs=tuple(programs),
         class_of_rank=np.asarray(mesh.coordinates["pp"]),

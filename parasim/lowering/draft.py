@@ -29,14 +29,15 @@ class Stage:
 class Draft:
     """One rank class under construction.
 
-    `columns` names the buffers that tensor parallelism cuts and along which dim; `rows` the hidden-wide activations that sequence
-    parallelism cuts along dim 0; `shared` the gradients that need one more sum, by group, before the data-parallel reduction.
+    `ranks_of_stage` gives the pipeline rank of every stage. `columns` names the buffers that tensor parallelism cuts and along which dim;
+    `rows` the hidden-wide activations that sequence parallelism cuts along dim 0; `shared` the gradients that need one more sum, by group,
+    before the data-parallel reduction.
     """
 
     plan: Plan
     rank: int
     stages: list[Stage]
-    total_stages: int
+    ranks_of_stage: tuple[int, ...]
     buffers: dict[str, Buffer] = field(default_factory=dict)
     bodies: dict[str, list[Op]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
@@ -51,9 +52,9 @@ class Draft:
         return self.plan.layout
 
     @property
-    def is_last(self) -> bool:
-        """Does this rank hold the last stage?"""
-        return self.stages[-1].number == self.total_stages - 1
+    def total_stages(self) -> int:
+        """Stages of the whole model."""
+        return len(self.ranks_of_stage)
 
     def buffer(
         self,

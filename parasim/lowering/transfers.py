@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..parallel.placement import rank_of_stage
 from ..program.ops import COMPUTE, P2P, Compute, Label, Msg, Op, Ref
 from ..program.workload import Call
 from .draft import Draft
@@ -36,8 +35,7 @@ def _message(draft: Draft, kind: str, source: int, *, sending: bool) -> str | No
     target = source + 1 if kind == "F" else source - 1
     if not (0 <= source < draft.total_stages and 0 <= target < draft.total_stages):
         return None
-    ranks = draft.layout.degrees.pp
-    a, b = rank_of_stage(source, ranks), rank_of_stage(target, ranks)
+    a, b = draft.ranks_of_stage[source], draft.ranks_of_stage[target]
     if a == b:
         return None
     offset = b - a if sending else a - b

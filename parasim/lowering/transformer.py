@@ -189,8 +189,8 @@ class TransformerWriter:
         ]
 
     def tie(self) -> None:
-        """A tied embedding on two stages needs its gradient summed over both holders."""
-        if self.model.tied and self.draft.total_stages > 1:
+        """A tied embedding on two ranks needs its gradient summed over both holders."""
+        if self.model.tied and self.draft.ranks_of_stage[0] != self.draft.ranks_of_stage[-1]:
             self.draft.shared["embedding.weight"] = TIED
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ..errors import Violation
+from ..errors import InvalidLayout, Violation
 from ..model.spec import Fixed, Mlp, Model, Transformer
+from ..schedules import SCHEDULES, ScheduleInput
 from .layout import Layout
 
 HALF = ("bf16", "fp16")
@@ -90,8 +91,21 @@ def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:
     if sum(layers) != model.layers:
         rule = f"sums to {sum(layers)}, but model.layers={model.layers}"
         yield Violation("pipeline.layers", text, rule, f"write numbers that sum to {model.layers}, or auto")
+    yield from _schedule(layout)
     if any(n < 1 for n in layers):
         yield Violation("pipeline.layers", text, "leaves a stage without a layer", "write 1 or more for every stage, or auto")
+
+
+SCHEDULE_FIELDS = {"ranks": "parallel.pp", "chunks": "pipeline.chunks", "microbatches": "batch: microbatches per replica"}
+
+
+def _schedule(layout: Layout) -> Iterator[Violation]:
+    """What the schedule itself does not allow."""
+    try:
+        SCHEDULES[layout.pipeline.schedule](ScheduleInput(layout.degrees.pp, layout.batch.microbatches, layout.pipeline.chunks))
+    except InvalidLayout as e:
+        for v in e.violations:
+            yield Violation(SCHEDULE_FIELDS.get(v.field, f"pipeline.{v.field}"), v.value, f"{v.rule} (pipeline.schedule={layout.pipeline.schedule})", v.legal)
 
 
 def _batch(model: Model, layout: Layout) -> Iterator[Violation]:

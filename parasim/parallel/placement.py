@@ -1,13 +1,8 @@
-"""Which pipeline rank holds which stage."""
+"""How layers are cut into stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-
-def rank_of_stage(stage: int, ranks: int) -> int:
-    """Looping placement: stage s sits on rank s mod p."""
-    return stage % ranks
 
 
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:

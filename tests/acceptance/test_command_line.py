@@ -105,6 +105,24 @@ def test_free_boundaries_leave_only_the_bubble(cli: Cli) -> None:
     assert report["bubble_makespan"] == pytest.approx(3 / 11, rel=1e-9)
 
 
+SHARE = 0.020  # F = I = W of a rank's two layers
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "bubble"),
+    [
+        ("interleaved-1f1b", 2, 3 * 3 * SHARE / 2),  # (p - 1) (F + I + W) / v: Narayanan et al. 2021, section 2.2
+        ("looped-bfs", 2, 3 * 3 * SHARE / 2),
+        ("zb-h1", 1, 3 * SHARE),  # (p - 1) (F + I - W): Qi et al. 2023, table 2
+        ("zb1p-interleaved", 2, 3 * SHARE / 2),
+        ("zb-v", 2, 3 * SHARE / 2),  # the makespan keeps (p - 1) F of a chunk
+    ],
+)
+def test_bubbles_of_other_schedules_in_a_whole_step(cli: Cli, schedule: str, chunks: int, bubble: float) -> None:
+    report = report_of(cli, write("run.yaml", FIXED), "--set", f"pipeline={{schedule: {schedule}, chunks: {chunks}}}")
+    assert report["step_time_s"] == pytest.approx(8 * 3 * SHARE + bubble, rel=1e-9)
+
+
 def test_a_pipeline_sends_each_boundary_once(cli: Cli) -> None:
     """2 m (p - 1) = 2 x 8 x 3 = 48 messages in the Programs of all four ranks."""
     name = write("run.yaml", FIXED)

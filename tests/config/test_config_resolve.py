@@ -194,7 +194,7 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
     """What is not built yet is refused as an answer; no key is unknown."""
     with pytest.raises(InvalidLayout) as error:
         load(write(text=DESIGN_EXAMPLE))
-    assert {v.field for v in error.value.violations} == {"stack", "pipeline.schedule", "pipeline.chunks", "recompute"}
+    assert {v.field for v in error.value.violations} == {"stack", "recompute"}
     ready = ["stack=null", "pipeline={schedule: 1f1b}", "recompute=full"]
     layout = load(write(text=DESIGN_EXAMPLE), ready).plan.layout
     assert (layout.degrees.dp, layout.batch.microbatches, layout.pipeline.layers) == (8, 128, 8 * (10,))
@@ -211,8 +211,11 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
         ("zero.stage=3", "zero.stage=3 asks for sharing out gradients or parameters, which is not supported yet; supported: 0, 1"),
         ("zero.shard=1", "zero.shard=1 asks for sharing within a part of dp (HSDP), which is not supported yet; supported: auto"),
         ("zero.overlap=false", "zero.overlap=false asks for ZeRO without overlap, which is not supported yet; supported: true (dp.mode flat reduces after the backward)"),
-        ("pipeline.schedule=zb-h1", "pipeline.schedule=zb-h1 asks for this schedule, which is not supported yet; supported: naive, gpipe, 1f1b"),
-        ("pipeline.chunks=2", "pipeline.chunks=2 asks for several stages on one rank, which is not supported yet; supported: 1"),
+        (
+            "pipeline.schedule=dualpipe",
+            "pipeline.schedule=dualpipe asks for this schedule in a whole step (`parasim schedule` times it), which is not supported yet; "
+            "supported: naive, gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb1p-interleaved, zb-v, v-half",
+        ),
         ("pipeline.optimizer=post-validation", "pipeline.optimizer=post-validation asks for post-validation, which is not supported yet; supported: barrier"),
         ("tensor.style=all-gather", "tensor.style=all-gather asks for the column-parallel form, which is not supported yet; supported: megatron"),
         ("tensor.async=true", "tensor.async=true asks for overlap of tensor-parallel collectives, which is not supported yet; supported: false"),
@@ -243,3 +246,16 @@ def test_shard_equal_to_dp_is_not_hsdp() -> None:
     assert load(None, ["zero.shard=2"]).plan.layout.zero.shard == 2
     with pytest.raises(InvalidLayout, match=r"zero\.shard=4 must divide dp=2; legal: 1, 2"):
         load(None, ["zero.shard=4"])
+
+
+def test_a_schedule_brings_its_chunks(write: Any) -> None:
+    run = load(write(), ["pipeline.schedule=zb-v"])
+    assert run.plan.layout.pipeline.chunks == 2 and run.plan.layout.pipeline.layers == (2, 2, 2, 2)
+    assert "pipeline.chunks omitted: 2, as zb-v has" in run.plan.assumptions
+    for overrides, message in (
+        (["pipeline.chunks=2"], "pipeline.chunks=2 is not what this schedule has, 1 stage per rank (pipeline.schedule=1f1b); legal: 1"),
+        (["pipeline={schedule: zb-v, chunks: 1}"], "pipeline.chunks=1 is not what this schedule has, 2 stages per rank (pipeline.schedule=zb-v); legal: 2"),
+    ):
+        with pytest.raises(InvalidLayout) as error:
+            load(write(), overrides)
+        assert message in str(error.value)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parasim.parallel.layout import Degrees
 from parasim.parallel.mesh import Mesh
-from parasim.parallel.placement import rank_of_stage, split_layers, stage_bounds
+from parasim.parallel.placement import split_layers, stage_bounds
 
 AXES = ("tp", "cp", "dp", "pp")
 OFTEN = settings(max_examples=80, deadline=None, derandomize=True)
@@ -79,7 +79,3 @@ def test_layers_are_split_evenly(layers: int) -> None:
         assert parts[-1] == min(parts)  # the last stage also holds the head: no more than any other
         bounds = stage_bounds(parts)
         assert bounds[0][0] == 0 and bounds[-1][1] == layers and all(a[1] == b[0] for a, b in pairwise(bounds))
-
-
-def test_stages_loop_over_ranks() -> None:
-    assert [rank_of_stage(s, 4) for s in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
