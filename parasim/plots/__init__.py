@@ -1,4 +1,4 @@
-"""Pictures and traces of a Timeline. Each is loaded at first use, so that importing parasim loads neither matplotlib nor perfetto."""
+"""Pictures and traces of a Timeline, a picture of a cluster. Each is loaded at first use, so that importing parasim loads neither matplotlib nor perfetto."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cluster_plot import cluster
     from .gantt_plot import gantt
     from .links_plot import links
     from .memory_plot import memory
     from .perfetto_export import write as write_perfetto
 
 _WHERE = {
+    "cluster": ("cluster_plot", "cluster"),
     "gantt": ("gantt_plot", "gantt"),
     "links": ("links_plot", "links"),
     "memory": ("memory_plot", "memory"),
     "write_perfetto": ("perfetto_export", "write"),
 }
-__all__ = ["gantt", "links", "memory", "write_perfetto"]
+__all__ = ["cluster", "gantt", "links", "memory", "write_perfetto"]
 
 
 def __getattr__(name: str) -> Any:

@@ -49,7 +49,7 @@ class FatTree(NamedTuple):
 
 
 def fat_tree(draft: Draft, net: FatTree) -> Draft:
-    """Put the servers of `draft` under `net`."""
+    """Put the servers of `draft` under `net`. A NIC is plugged in wherever its devices have theirs: at both CPUs where it serves both."""
     most, port = 1, 0.0
     plugged: set[tuple[str, str]] = set()
     for n, names in enumerate(draft.servers):
