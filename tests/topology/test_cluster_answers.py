@@ -114,4 +114,4 @@ def test_a_partitioned_group_ends_a_command_with_exit_code_1(cli, tmp_path):
     path.write_text(f"name: islands\naccelerator: h100-sxm\nnodes: [{', '.join(nodes)}]\nlinks: [{', '.join(links)}]\n")
     answer = cli("collective", "--cluster", path, "--op", "all_reduce", "--ranks", 4, "--bytes", "1MB")
     assert answer.code == 1
-    assert "no route from g1 to g2; the network is partitioned" in answer.err
+    assert "no route from g0 to g2; the network is partitioned" in answer.err
