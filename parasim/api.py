@@ -31,6 +31,7 @@ from .words import known
 
 RESULTS = ("report.json", "timeline.npz", "timeline.png", "memory.png", "trace.pftrace")
 DPI = 120
+QUICK = {"compress_level": 3}  # PNG: a third larger than the default 6, in half the time
 COMM_MODELS = ("async", "stream", "blocking")
 PAIRS = ("block", "sequential")
 BACKWARD_ORDERS = ("increasing", "decreasing")
@@ -80,8 +81,8 @@ def write_results(result: Result, directory: Path) -> list[Path]:
     writers: dict[str, Callable[[Path], object]] = {
         "report.json": lambda p: p.write_text(as_json(result.report.to_json()) + "\n", encoding="utf-8"),
         "timeline.npz": result.timeline.save,
-        "timeline.png": lambda p: plots.gantt(result.timeline, title=result.run.name).savefig(p, dpi=DPI),
-        "memory.png": lambda p: plots.memory(result.timeline).savefig(p, dpi=DPI),
+        "timeline.png": lambda p: plots.gantt(result.timeline, title=result.run.name).savefig(p, dpi=DPI, pil_kwargs=QUICK),
+        "memory.png": lambda p: plots.memory(result.timeline).savefig(p, dpi=DPI, pil_kwargs=QUICK),
         "trace.pftrace": lambda p: plots.write_perfetto(result.timeline, p),
     }
     writable(directory)

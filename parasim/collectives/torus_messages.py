@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import product
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from . import direct
 from .group import Group
 from .messages import Key, Message, Schedule, Steps, backwards, together
 from .torus import Block, find
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Place = tuple[int, ...]
 
@@ -82,6 +84,8 @@ def spanning_trees(edges: Iterable[tuple[str, str]], root: str) -> list[list[tup
     They exist where every node can be reached over that many disjoint ways (Edmonds 1973); a tree grows by any edge whose loss leaves one way
     less to every node (Lovász, "On two minimax theorems in graph", 1976).
     """
+    import networkx as nx
+
     rest: nx.DiGraph[str] = nx.DiGraph()
     rest.add_edges_from(edges, capacity=1)
     trees = []
@@ -99,8 +103,10 @@ def spanning_trees(edges: Iterable[tuple[str, str]], root: str) -> list[list[tup
 
 def _spared(rest: nx.DiGraph[str], a: str, b: str, root: str, left: int) -> bool:
     """Can every node still be reached over `left` disjoint ways without the edge from `a` to `b`?"""
+    from networkx import maximum_flow_value
+
     rest.remove_edge(a, b)
-    fine = left == 0 or all(nx.maximum_flow_value(rest, root, v) >= left for v in rest if v != root)
+    fine = left == 0 or all(maximum_flow_value(rest, root, v) >= left for v in rest if v != root)
     rest.add_edge(a, b, capacity=1)
     return fine
 

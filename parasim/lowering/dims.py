@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 
@@ -106,6 +105,9 @@ def dims(draft: Draft) -> None:
         return tuple(int(n) for n in draft.buffers[ref.name].shape)
 
     for key, body in draft.bodies.items():
-        draft.bodies[key] = [
-            replace(op, kernels=tuple(replace(k, dims=DIMS[k.name](k, shape)) for k in op.kernels)) if isinstance(op, Compute) else op for op in body
-        ]
+        draft.bodies[key] = [_filled(op, shape) if isinstance(op, Compute) else op for op in body]
+
+
+def _filled(op: Compute, shape: Shape) -> Compute:
+    kernels = tuple(Kernel(k.name, k.reads, k.writes, DIMS[k.name](k, shape), k.dtype, k.role) for k in op.kernels)
+    return Compute(label=op.label, stream=op.stream, after=op.after, window=op.window, kernels=kernels, workspace=op.workspace)

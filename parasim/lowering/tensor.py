@@ -69,7 +69,7 @@ def _rewrite(draft: Draft, body: list[Op], sequence_parallel: bool) -> Iterator[
         elif kernel.name in ("cross_entropy", "cross_entropy_grad"):
             yield replace(op, kernels=(replace(kernel, reads=(*kernel.reads[:-1], Ref("loss.stats.full", 0))),))
         else:
-            yield replace(op, kernels=(kernel,))
+            yield op if kernel is op.kernels[0] else replace(op, kernels=(kernel,))
 
 
 def _close(draft: Draft, op: Compute, kernel: Kernel, sequence_parallel: bool) -> Iterator[Op]:

@@ -22,7 +22,7 @@ from ..timeline import COMPUTE, KINDS, Timeline
 SEQUENCE = 1
 CHUNK = 50_000  # packets held before they are written
 NANOSECONDS = 1e9
-POINTS = 5_000  # half the values that a counter may have
+POINTS = 1_000  # half the values that a counter may have
 
 
 def write(timeline: Timeline, path: str | Path) -> None:
