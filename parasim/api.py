@@ -18,6 +18,7 @@ from .errors import Deadlock, DoesNotFit, Malformed
 from .executor import execute
 from .lowering import lower
 from .lowering.study import Study, lower_study
+from .plots.artist import Artist, Picture, draw
 from .program.ops import Compute
 from .program.workload import Workload
 from .report import Report, summarize
@@ -31,7 +32,6 @@ from .words import known
 
 RESULTS = ("report.json", "timeline.npz", "timeline.png", "memory.png", "trace.pftrace")
 DPI = 120
-QUICK = {"compress_level": 3}  # PNG: a third larger than the default 6, in half the time
 COMM_MODELS = ("async", "stream", "blocking")
 PAIRS = ("block", "sequential")
 BACKWARD_ORDERS = ("increasing", "decreasing")
@@ -74,24 +74,29 @@ def writable(directory: Path) -> Path:
         raise Malformed(f"{directory}: cannot write there ({e.strerror or e})") from e
 
 
-def write_results(result: Result, directory: Path) -> list[Path]:
-    """Write RESULTS into `directory`; each file replaces the old one only when it is whole."""
-    from . import plots
+def write_results(result: Result, directory: Path, artist: Artist | None = None) -> list[Path]:
+    """Write RESULTS into `directory`; each file replaces the old one only when all are whole. `artist` draws while the trace is written.
 
-    writers: dict[str, Callable[[Path], object]] = {
-        "report.json": lambda p: p.write_text(as_json(result.report.to_json()) + "\n", encoding="utf-8"),
-        "timeline.npz": result.timeline.save,
-        "timeline.png": lambda p: plots.gantt(result.timeline, title=result.run.name).savefig(p, dpi=DPI, pil_kwargs=QUICK),
-        "memory.png": lambda p: plots.memory(result.timeline).savefig(p, dpi=DPI, pil_kwargs=QUICK),
-        "trace.pftrace": lambda p: plots.write_perfetto(result.timeline, p),
-    }
+    Raises Malformed where the disk is full or cannot be written.
+    """
+    from .plots import write_perfetto
+
     writable(directory)
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".parasim-") as scratch:
-        for name, write in writers.items():
-            write(Path(scratch) / name)
-        for name in writers:
-            os.replace(Path(scratch) / name, directory / name)
-    return [directory / name for name in writers]
+    try:
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".parasim-") as name:
+            scratch = Path(name)
+            (scratch / "report.json").write_text(as_json(result.report.to_json()) + "\n", encoding="utf-8")
+            result.timeline.save(scratch / "timeline.npz")
+            pictures = [Picture("gantt", scratch / "timeline.png", result.run.name), Picture("memory", scratch / "memory.png")]
+            if artist is not None:
+                artist.begin(scratch / "timeline.npz", pictures, DPI)
+            write_perfetto(result.timeline, scratch / "trace.pftrace")
+            artist.finish() if artist is not None else draw(scratch / "timeline.npz", pictures, DPI)
+            for file in RESULTS:
+                os.replace(scratch / file, directory / file)
+    except OSError as e:
+        raise Malformed(f"{directory}: cannot write there ({e.strerror or e})") from e
+    return [directory / file for file in RESULTS]
 
 
 def as_json(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The command line. It parses flags, calls `parasim.api` and prints; it computes nothing.
+"""The command line. It parses flags, calls `parasim.api` and `parasim.jobs`, and prints; it computes nothing.
 
 Exit codes: 0 done, 1 the answer is no, 2 malformed, 3 cannot be parsed, 4 a missing extra, 130 interrupted.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,13 +29,27 @@ ProfileName = Annotated[str | None, typer.Option(help="Profile: a catalog name o
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    if sys.stdout is not None:  # None: closed by whoever started us
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
 def _print_json(value: Any) -> None:
     from .api import as_json
 
     _print(as_json(value))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from . import __version__
+
+        _print(f"parasim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    """Simulate one training step of a large model on a cluster: time, memory, exposed communication, bubbles, money."""
 
 
 @app.command()
@@ -47,25 +62,25 @@ def run(
     explain_folding: Annotated[bool, typer.Option("--explain-folding", help="Say which ranks were simulated for which.")] = False,
 ) -> None:
     """Simulate one step and write report.json, timeline.npz, timeline.png, memory.png and trace.pftrace."""
-    from .api import load, require_fit, simulate_run, writable, write_results
+    from .plots.artist import Artist
 
-    loaded = load(file, overrides or ())
-    directory = out or (None if json else Path("parasim-out") / loaded.name)
-    if directory is not None:
-        writable(directory)
-    result = simulate_run(loaded, fold=not no_fold)
-    if json:
-        _print_json(result.report.to_json())
-    else:
-        _print(str(result.report))
+    with Artist() if out or not json else nullcontext() as artist:
+        from .api import load, require_fit, simulate_run, writable, write_results
+
+        loaded = load(file, overrides or ())
+        directory = out or (None if json else Path("parasim-out") / loaded.name)
+        if directory is not None:
+            writable(directory)
+        result = simulate_run(loaded, fold=not no_fold)
+        written = write_results(result, directory, artist) if directory is not None else []
+    _print_json(result.report.to_json()) if json else _print(str(result.report))
     if explain_folding:
         from .report.folding import explain
 
         typer.echo(explain(result.timeline), err=json)
+    for path in written:
+        typer.echo(f"wrote {path}", err=json)
     require_fit(result)
-    if directory is not None:
-        for path in write_results(result, directory):
-            typer.echo(f"wrote {path}", err=json)
 
 
 @app.command()
@@ -105,7 +120,7 @@ def schedule(
     chunks: Annotated[int | None, typer.Option(min=1, help="Stages per rank; default: what the schedule has.")] = None,
     times: Annotated[str, typer.Option(metavar="F,I,W", help="Seconds of one microbatch over 1/ranks of the depth.")] = "1,1,1",
     stage_scale: Annotated[str, typer.Option(metavar="S,S,...", help="A factor per stage.")] = "",
-    comm: Annotated[float, typer.Option(min=0.0, help="Seconds per message.")] = 0.0,
+    comm: Annotated[float, typer.Option(min=0.0, max=1e6, help="Seconds per message.")] = 0.0,
     comm_model: Annotated[str, typer.Option(help="async, stream or blocking.")] = "async",
     pairs: Annotated[str, typer.Option(help="Overlapped forwards and backwards: block, or sequential.")] = "block",
     backward_order: Annotated[str | None, typer.Option(help="Microbatches of the backwards (gpipe, looped-bfs): increasing or decreasing.")] = None,
@@ -255,13 +270,25 @@ def main() -> None:
     from .errors import ParasimError
 
     try:
-        app(standalone_mode=True)
+        try:
+            app(standalone_mode=True)
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except ParasimError as e:
         typer.echo(f"error: {e}", err=True)
         sys.exit(e.exit_code)
     except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+    except BrokenPipeError:  # the reader has seen enough
+        _drop_output()
+    except OSError as e:
+        _drop_output()
+        typer.echo(f"error: cannot write the output ({e.strerror or e})", err=True)
+        sys.exit(2)
+
+
+def _drop_output() -> None:
+    """What is still buffered for a standard output that takes no more goes nowhere, silently."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

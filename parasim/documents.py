@@ -133,10 +133,17 @@ def read(path: Path, shown: str | None = None) -> Document:
     return replace(parse(content(path, name), name), base=path.parent)
 
 
+LARGEST = 2**26  # bytes: beyond that it is no file that a person wrote
+
+
 def content(path: Path, shown: str | None = None) -> bytes:
     """The bytes of the file at `path`. Raises `Malformed` when there is no such readable file."""
     name = shown or str(path)
     try:
+        if path.exists() and not path.is_dir() and not path.is_file():
+            raise Malformed(f"{name}: is no regular file; a file is due")
+        if path.is_file() and path.stat().st_size > LARGEST:
+            raise Malformed(f"{name}: has {path.stat().st_size} bytes; files of up to {LARGEST} are read")
         return path.read_bytes()
     except IsADirectoryError:
         raise Malformed(f"{name}: is a directory; a file is due") from None

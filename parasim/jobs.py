@@ -31,14 +31,18 @@ FORMATS = (".png", ".svg", ".pdf")
 SHOWN_AT_MOST = 12  # violations of one table
 
 
+MOST_ACTIONS = 2**18  # forwards of a study: beyond that a typo is likelier than a schedule
+LONGEST = 1e6  # seconds, or a factor: beyond that sums of durations lose what they are made of
+
+
 def number_list(flag: str, text: str, count: int) -> tuple[float, ...]:
     """`count` comma-separated numbers, none negative. Raises Malformed."""
     try:
         values = tuple(float(x) for x in text.split(","))
     except ValueError:
         values = ()
-    if len(values) != count or any(not 0 <= v < float("inf") for v in values):
-        raise Malformed(f"{flag} {text!r} must be {count} numbers >= 0 with commas between them, such as {','.join(['1'] * count)}")
+    if len(values) != count or any(not 0 <= v <= LONGEST for v in values):
+        raise Malformed(f"{flag} {text!r} must be {count} numbers from 0 to {LONGEST:g} with commas between them, such as {','.join(['1'] * count)}")
     return values
 
 
@@ -47,6 +51,8 @@ def time_named(
 ) -> tuple[ScheduleReport, Timeline | None]:
     """`time_schedule` with the numbers of --times, --stage-scale (one per stage) and --memory-cap (one, or one per rank) as text. Raises Malformed."""
     row = SCHEDULES[known(name, SCHEDULES, "schedule")]
+    if ranks * microbatches > MOST_ACTIONS:
+        raise Malformed(f"--ranks {ranks} x --microbatches {microbatches} is too much for one study; at most {MOST_ACTIONS} together")
     stages = row.placement.stages(ranks, row.chunks if chunks is None else max(chunks, 1))
     factors = number_list("--stage-scale", scale, stages) if scale else ()
     caps = number_list("--memory-cap", cap, ranks if "," in cap else 1) if cap else ()
@@ -150,7 +156,7 @@ def collective_rows(
     """Rows of `parasim collective` over the first `ranks` devices or those of `rank_list`. Raises Malformed, Refused, Unreachable."""
     if (ranks is None) == (rank_list is None):
         raise Malformed("give either --ranks N or --rank-list 0-7,16")
-    members = list(range(ranks)) if ranks is not None else parse_ranks(rank_list or "")
+    members = parse_ranks(f"0-{ranks - 1}" if ranks is not None else rank_list or "")
     return rows(load_cluster(cluster, max(members) + 1), load_profile(profile), op, members, parse_sizes(sizes), algorithm)
 
 
@@ -219,7 +225,8 @@ CATALOGS: dict[str, Callable[[], dict[str, str]]] = {
 def execute_run(path: Path | None, overrides: Sequence[str], *, backend: str, compute: str, steps: int, timeout: float, out: Path) -> tuple[bool, str]:
     """Run the Workload of a run file on the processes of torchrun; (is this rank 0, what to say). Rank 0 writes the measured Timeline.
 
-    Raises Malformed, Refused (numbers of processes), Failed (a rank died or was late; what was measured so far is written).
+    Raises Malformed, Refused (numbers of processes), Failed (a rank died or was late; what was measured so far is
+    written beside `out`, whose earlier contents stay).
     """
     known(backend, ("gloo", "nccl"), "backend")
     known(compute, ("sleep", "matmul", "numeric"), "compute")
@@ -236,7 +243,9 @@ def execute_run(path: Path | None, overrides: Sequence[str], *, backend: str, co
     except Failed as error:
         partial = getattr(error, "timeline", None)
         if lead and partial is not None:
-            partial.save(out)
+            kept = out.with_name(f"{out.stem}.interrupted.npz")
+            partial.save(kept)
+            raise Failed(f"{error}\nwhat was measured until then: {kept}") from error
         raise
     if lead:
         measured.save(out)

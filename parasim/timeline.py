@@ -6,6 +6,7 @@ A simulated Timeline keeps one rank per fold class (`ranks`) and a map from ever
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -84,8 +85,9 @@ class Timeline:
         """Rows of `ops` of the representative of `rank`."""
         return np.asarray(self.ops[self.ops["rank"] == self.representative[rank]])
 
-    def save(self, path: Path) -> None:
-        """Write a versioned .npz."""
+    def save(self, path: Path | str) -> None:
+        """Write a versioned .npz, which replaces an older one only when it is whole. Raises OSError."""
+        path = Path(path)
         header = {
             "version": VERSION,
             "streams": self.streams,
@@ -94,20 +96,26 @@ class Timeline:
             "links": self.links,
             "meta": dict(self.meta),
         }
-        with open(path, "wb") as f:
-            np.savez_compressed(
-                f,
-                ops=self.ops,
-                flows=self.flows,
-                memory=self.memory,
-                edges=self.edges,
-                representative=self.representative,
-                header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
-            )
+        draft = path.with_name(f".{path.name}.part")
+        try:
+            with open(draft, "wb") as f:
+                np.savez_compressed(
+                    f,
+                    ops=self.ops,
+                    flows=self.flows,
+                    memory=self.memory,
+                    edges=self.edges,
+                    representative=self.representative,
+                    header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
+                )
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
 
     @staticmethod
-    def load(path: Path) -> Timeline:
+    def load(path: Path | str) -> Timeline:
         """Read what `save` wrote. Raises Malformed for a missing file, Unparsable for anything that is not a Timeline of this version."""
+        path = Path(path)
         header, columns = _read(path)
         if header.get("version") != VERSION:
             raise Unparsable(f"{path}: timeline version {header.get('version')}, this parasim reads {VERSION}")

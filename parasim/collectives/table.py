@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,6 +94,9 @@ def _factor(text: str, whole: str) -> float:
     return factor
 
 
+MOST_RANKS = 2**20  # beyond that a typo is likelier than a machine
+
+
 def parse_ranks(text: str) -> list[int]:
     """Ranks of "0-7,16" in the order written. Raises `Malformed` for repeats, descending ranges and what is no number."""
     out: list[int] = []
@@ -100,8 +104,10 @@ def parse_ranks(text: str) -> list[int]:
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
         if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
             raise Malformed(f"rank-list={text!r}: {part.strip()!r} is no rank and no range a-b with a <= b, such as 0-7,16")
+        if int(match[2] or match[1]) >= MOST_RANKS:
+            raise Malformed(f"rank-list={text!r}: rank {match[2] or match[1]} is beyond what is planned; at most {MOST_RANKS - 1}")
         out += range(int(match[1]), int(match[2] or match[1]) + 1)
     if len(set(out)) < len(out):
-        twice = next(rank for rank in out if out.count(rank) > 1)
+        twice = next(rank for rank, times in Counter(out).items() if times > 1)
         raise Malformed(f"rank-list={text!r}: rank {twice} is there twice; a group has each rank once")
     return out

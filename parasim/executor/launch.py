@@ -104,6 +104,26 @@ def spawn(function: Callable[..., Any], world: int, *args: Any, timeout: float =
     return [o.value for o in ended]
 
 
+def _meet(backend: str, timeout: float) -> None:
+    """Find the other processes; torch's own time-out does not bound a connection to a listener that never answers, a thread does."""
+    wrong: list[Exception] = []
+
+    def meet() -> None:
+        try:
+            dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
+        except Exception as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=meet, daemon=True)
+    thread.start()
+    thread.join(2 * timeout)
+    if thread.is_alive():
+        where = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+        raise Failed(f"the processes did not find each other within {2 * timeout:g} s at {where}")
+    if wrong:
+        raise Failed(f"the processes did not find each other: {str(wrong[0]).splitlines()[0]}") from wrong[0]
+
+
 @contextmanager
 def joined(backend: str, timeout: float) -> Iterator[None]:
     """Inside: a process group, the one that is there already or one made from torchrun's environment (which is left at the end)."""
@@ -118,10 +138,7 @@ def joined(backend: str, timeout: float) -> Iterator[None]:
         if not torch.cuda.is_available():
             raise Refused("backend=nccl needs CUDA devices, and none is available; use gloo")
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    try:
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout))
-    except (RuntimeError, ValueError) as error:
-        raise Failed(f"the processes did not find each other: {str(error).splitlines()[0]}") from error
+    _meet(backend, timeout)
     with _terminable():
         yield
     dist.barrier()

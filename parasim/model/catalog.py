@@ -65,4 +65,6 @@ def _json(text: str, path: Path) -> Mapping[str, Any]:
         config: Any = json.loads(text)
     except json.JSONDecodeError as error:
         raise Unparsable(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
+    except RecursionError:
+        raise Unparsable(f"{path}: is nested too deeply") from None
     return Document(config, str(path)).mapping()

@@ -18,7 +18,22 @@ def check(model: Model, layout: Layout) -> tuple[Violation, ...]:
 
     Any number of microbatches (1 or more) is legal for naive, gpipe and 1f1b.
     """
+    beyond = tuple(_sizes(model, layout))
+    if beyond:
+        return beyond
     return tuple(v for rule in (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model) for v in rule(model, layout))
+
+
+MOST_LAYERS, MOST_MICROBATCHES = 2**13, 2**14  # beyond that a typo is likelier than a run, and the answer would take minutes
+
+
+def _sizes(model: Model, layout: Layout) -> Iterator[Violation]:
+    m = layout.batch.microbatches
+    if model.layers > MOST_LAYERS:
+        yield Violation("model.layers", str(model.layers), "is more than is simulated", f"at most {MOST_LAYERS}")
+    if m > MOST_MICROBATCHES:
+        rule = f"is {m} microbatches per replica (batch.micro={layout.batch.micro}, dp={layout.degrees.dp}), more than is simulated"
+        yield Violation("batch.global", str(layout.batch.global_), rule, f"at most {MOST_MICROBATCHES * layout.batch.micro * layout.degrees.dp}")
 
 
 def divisors(number: int) -> list[int]:

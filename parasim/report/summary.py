@@ -16,7 +16,7 @@ from ..units import format_seconds
 from .accounting import NAMES, RankTimes, Window, rank_times, step_window
 from .keys import row_keys
 from .network import link_use
-from .values import Engine, MemorySummary, Report, Stage, StepTimes
+from .values import UPPER_BOUND, Engine, MemorySummary, Report, Stage, StepTimes
 
 if TYPE_CHECKING:
     from ..config import Run
@@ -168,7 +168,7 @@ def _assumptions(run: Run, steps: int) -> tuple[str, ...]:
     profile = (
         f"profile {run.profile.name}: {len(fitted)} fitted of {len(run.profile.numbers)} numbers"
         if fitted
-        else f"profile {run.profile.name}: no fitted numbers; datasheet rates without overheads are an upper bound of speed"
+        else f"profile {run.profile.name}: no fitted numbers; {UPPER_BOUND}"
     )
     return (
         *run.plan.assumptions,

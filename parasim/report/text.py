@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..units import format_flops, format_memory, format_seconds
-from .values import Report, Stage
+from .values import UPPER_BOUND, Report, Stage
 
 WIDTH = 110
 BINDING = 0.5  # a link used more than this share of the step is called binding
@@ -42,7 +42,8 @@ def _headline(report: Report) -> RenderableType:
     if report.tokens_per_s is not None:
         table.add_row("throughput", f"{report.tokens_per_s:,.4g} tokens/s, {report.tokens_per_s / report.world:,.4g} per device")
     if report.mfu is not None:
-        table.add_row("MFU", f"{_percent(report.mfu)} of {format_flops(report.peak_flops)} ({report.precision}, dense)")
+        bound = ", an upper bound: no profile, datasheet rates" if any(UPPER_BOUND in a for a in report.assumptions) else ""
+        table.add_row("MFU", f"{_percent(report.mfu)} of {format_flops(report.peak_flops)} ({report.precision}, dense){bound}")
     if report.hfu is not None:
         table.add_row("HFU", f"{_percent(report.hfu)} (with recompute)")
     if report.bubble_makespan is not None and report.bubble_over_ideal is not None:

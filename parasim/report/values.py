@@ -13,6 +13,9 @@ from .network import LinkUse
 SCHEMA = "parasim.report/1"
 
 
+UPPER_BOUND = "datasheet rates without overheads are an upper bound of speed"
+
+
 @dataclass(frozen=True)
 class StepTimes:
     """Seconds, means over all ranks: compute + sum(exposed) + idle is the step. `optimizer` is a part of compute, `overlapped` runs beside it."""
