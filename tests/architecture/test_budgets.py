@@ -13,6 +13,8 @@ UNIT_TABLE = "parasim.units"
 PREFIXES = {1e9, 1e12, 1e15}  # giga, tera, peta: units of what is printed
 # Elsewhere: numbers above a million that are no facts about a machine.
 ALLOWED = {
+    ("parasim.collectives.table", 2.0**20): "ranks beyond which a typo is likelier",
+    ("parasim.documents", 2.0**26): "bytes beyond which it is no file that a person wrote",
     ("parasim.config.scalars", 2.0**53): "whole numbers that a float holds exactly",
     ("parasim.config.scalars", 2.0**20): "devices or layers beyond which a typo is likelier",
     **{("parasim.sim.fold", float(n)): "a multiplier of a published hash" for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)},
