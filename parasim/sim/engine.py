@@ -87,7 +87,6 @@ class Rank:
         self.waited: dict[int, simpy.Event] = {}
         self.steps: dict[str, list[_Step]] = {}
         self.edges = {i: self.resolved.waits(int(i)) for i in np.nonzero(np.diff(self.resolved.edge_start))[0].tolist()}
-        self.runs = fuse(self.resolved, np.full(n, np.nan))
 
     def fused(self, seconds: NDArray[np.float64]) -> None:
         """Group the ops into runs, given what is known of their seconds; `began` holds when each run starts."""

@@ -15,31 +15,9 @@ from parasim.plots.artist import Artist
 from parasim.timeline import Timeline
 
 from ..conftest import Cli
+from ..contract import REPORT_KEYS
 
 ROOT = Path(__file__).parent.parent.parent
-REPORT_KEYS = [
-    "schema",
-    "step_time_s",
-    "tokens_per_s",
-    "tokens_per_s_per_device",
-    "model_flops",
-    "hardware_flops",
-    "mfu",
-    "hfu",
-    "world_size",
-    "bubble_makespan",
-    "bubble_span",
-    "bubble_over_ideal",
-    "time_s",
-    "comm_bytes",
-    "memory",
-    "stages",
-    "links",
-    "engine",
-    "uncertainty",
-    "assumptions",
-    "provenance",
-]
 FIXED = """
 model: {kind: fixed, layers: 8, forward: 10 ms, input_grad: 10 ms, weight_grad: 10 ms, optimizer: 0 s, parameters: 0, boundary: 0 B}
 cluster: h100-hgx-ib400

@@ -15,31 +15,9 @@ from parasim.report import Tried, doesnotfit, summarize
 from parasim.report.accounting import step_window
 from parasim.report.network import link_use
 from parasim.timeline import COLLECTIVE
+from tests.contract import REPORT_KEYS
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
-KEYS = [
-    "schema",
-    "step_time_s",
-    "tokens_per_s",
-    "tokens_per_s_per_device",
-    "model_flops",
-    "hardware_flops",
-    "mfu",
-    "hfu",
-    "world_size",
-    "bubble_makespan",
-    "bubble_span",
-    "bubble_over_ideal",
-    "time_s",
-    "comm_bytes",
-    "memory",
-    "stages",
-    "links",
-    "engine",
-    "uncertainty",
-    "assumptions",
-    "provenance",
-]
 
 
 def test_the_contract(pipeline: Sketch, run: Any) -> None:
@@ -50,7 +28,7 @@ def test_the_contract(pipeline: Sketch, run: Any) -> None:
     out = summarize(t, run).to_json()
     assert next(iter(out)) == "schema"
     assert out["schema"] == "parasim.report/1"
-    assert set(KEYS) <= set(out)
+    assert set(REPORT_KEYS) <= set(out)
     assert (out["step_time_s"], out["world_size"]) == (8.0, 2)
     assert out["tokens_per_s"] == 2 / 8  # one sequence of two tokens in 8 s
     assert out["tokens_per_s_per_device"] == 2 / 8 / 2

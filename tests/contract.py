@@ -1,0 +1,25 @@
+"""What other programs may rely on in the JSON of a report."""
+
+REPORT_KEYS = [
+    "schema",
+    "step_time_s",
+    "tokens_per_s",
+    "tokens_per_s_per_device",
+    "model_flops",
+    "hardware_flops",
+    "mfu",
+    "hfu",
+    "world_size",
+    "bubble_makespan",
+    "bubble_span",
+    "bubble_over_ideal",
+    "time_s",
+    "comm_bytes",
+    "memory",
+    "stages",
+    "links",
+    "engine",
+    "uncertainty",
+    "assumptions",
+    "provenance",
+]
