@@ -1,4 +1,4 @@
-"""What a model is: a dense decoder transformer, a deep MLP, or fixed times. Sizes only; nothing here knows a cluster or a layout."""
+"""What a model is: a decoder transformer, a deep MLP, or fixed times. Sizes only; nothing here knows a cluster or a layout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,46 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in place of the feed-forward of a layer (Shazeer et al. 2017, arXiv 1701.06538).
+
+    `count` routed experts of inner width `ffn`, `topk` of them for each token; `shared_ffn` is the inner width of all shared experts together
+    (DeepSeekMoE, arXiv 2401.06066; 0: none). The first `dense_layers` layers keep their dense feed-forward, after them every `every`-th has experts.
+    """
+
+    count: int
+    topk: int
+    ffn: int
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    every: int = 1
+    score: Literal["softmax", "sigmoid"] = "softmax"
+
+    def at(self, layer: int) -> bool:
+        """Whether `layer` (from 0) has experts."""
+        return layer >= self.dense_layers and (layer - self.dense_layers + 1) % self.every == 0
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): widths of the compressions and of one head.
+
+    `query_rank` 0: queries are not compressed. A head's queries and keys are `nope_dim` + `rope_dim` wide, its values `value_dim`.
+    """
+
+    kv_rank: int
+    query_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True)
 class Transformer:
-    """A decoder-only transformer. Widths are in elements; `bias` adds biases to every linear layer (GPT), `positions` learned or rotary."""
+    """A decoder-only transformer. Widths are in elements; `bias` adds biases to every linear layer (GPT), `positions` learned or rotary.
+
+    `experts` and `latent` replace the feed-forward and the attention of its layers.
+    """
 
     name: str
     layers: int
@@ -24,6 +62,8 @@ class Transformer:
     positions: Literal["learned", "rotary"] = "rotary"
     max_positions: int = 0
     tied: bool = False
+    experts: Experts | None = None
+    latent: Latent | None = None
     kind: Literal["transformer"] = "transformer"
 
 
