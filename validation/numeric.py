@@ -17,7 +17,7 @@ from parasim.config.plan import Plan
 from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
 from parasim.model.spec import Mlp, Transformer
-from parasim.parallel.layout import Batch, DataParallel, Degrees, Layout, Optimizer, Pipeline, Tensor, Zero
+from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Optimizer, Pipeline, Recompute, Tensor, Zero
 from parasim.program.ops import Collective
 from parasim.program.workload import Program, Workload
 
@@ -60,8 +60,9 @@ class Case:
         return Plan(self.model, layout)
 
     def alone(self) -> Case:
-        """The same global batch on one rank."""
-        return Case(self.model, Degrees(), self.microbatches)
+        """The same global batch on one rank, with the same kernels (dropout's masks are those of the cut run) and nothing recomputed."""
+        kernels = {k: b for k, b in (self.blocks or {}).items() if k == "kernels"}
+        return Case(self.model, Degrees(), self.microbatches, kernels)
 
 
 def _data(mode: str, zero: int = 0) -> dict[str, Any]:
@@ -69,6 +70,8 @@ def _data(mode: str, zero: int = 0) -> dict[str, Any]:
 
 
 SP = {"tensor": Tensor(sequence_parallel=True)}
+MODULES = ("layernorm", "rotary", "core_attn", "proj", "residual", "mlp")
+UNFUSED = {"kernels": Kernels("unfused", dropout=True)}
 CASES: dict[str, Case] = {
     "dp2-flat": Case(MLP, Degrees(dp=2), blocks=_data("flat")),
     "dp2-bucketed": Case(MLP, Degrees(dp=2), blocks=_data("bucketed")),
@@ -89,7 +92,14 @@ CASES: dict[str, Case] = {
     "pp4-v-half": Case(DEEP, Degrees(pp=4), 8, schedule="v-half", chunks=2),
     "pp2-dp2-zb-v-zero1": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 1), "zb-v", chunks=2),
     "pp2-dp2-zero1": Case(MLP, Degrees(pp=2, dp=2), 4, blocks=_data("bucketed", 1)),
-    "pp2-recompute": Case(MLP, Degrees(pp=2), 4, blocks={"recompute": "full"}),
+    "pp2-recompute": Case(MLP, Degrees(pp=2), 4, blocks={"recompute": Recompute(("full",))}),
+    "pp2-recompute-uniform": Case(DEEP, Degrees(pp=2), 4, blocks={"recompute": Recompute(("full",), 2)}),
+    "pp2-recompute-early-stop": Case(DEEP, Degrees(pp=2), 4, blocks={"recompute": Recompute(("full",), 2, "block", early_stop=True)}),
+    "pp4-zb-h1-recompute": Case(DEEP, Degrees(pp=4), 8, {"recompute": Recompute(("full",))}, "zb-h1"),
+    "gpt-tp2-selective-unfused-dropout": Case(GPT, Degrees(tp=2), blocks={**UNFUSED, "recompute": Recompute(("core_attn",))}),
+    "gpt-tp2-sp-modules-dropout": Case(GPT, Degrees(tp=2), blocks={**SP, **UNFUSED, "recompute": Recompute(("layernorm", "core_attn", "act"))}),
+    "gpt-pp2-full-dropout": Case(GPT, Degrees(pp=2), 4, {**UNFUSED, "recompute": Recompute(("full",))}),
+    "llama-pp2-zb-h1-modules": Case(LLAMA, Degrees(pp=2), 4, {"recompute": Recompute(MODULES)}, "zb-h1"),
     "gpt-tp2-sp": Case(GPT, Degrees(tp=2), blocks=SP),
     "gpt-pp2": Case(replace(GPT, tied=True), Degrees(pp=2), 4),
     "gpt-pp2-zb-v": Case(replace(GPT, layers=4, tied=True), Degrees(pp=2), 4, schedule="zb-v", chunks=2),

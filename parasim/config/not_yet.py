@@ -50,7 +50,6 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("experts.load", _other_than("balanced"), "experts", "supported: balanced (the default, without effect for dense models)"),
     NotYet("experts.capacity", _given, "experts", "supported: null"),
     NotYet("experts.max_nodes", _given, "experts", "supported: null"),
-    NotYet("recompute", _other_than("none", "full"), "recomputing a part of a layer", "supported: none, full"),
     NotYet("perturb", _given, "slow ranks, weak links and failed nodes", "supported: []"),
     NotYet("placement", _given, "placement of ranks", "leave it out: ranks fill whole nodes in order"),
     NotYet("stack", _given, "named structural defaults", "leave it out, or null, and write the keys themselves"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..errors import InvalidLayout, Violation
 from ..model.spec import Model
 from ..parallel.check import HALF, batch_violation, check, divisors, legal
-from ..parallel.layout import Batch, DataParallel, Degrees, Layout, Optimizer, Pipeline, Tensor, Zero
+from ..parallel.layout import FULL, Batch, DataParallel, Degrees, Kernels, Layout, Optimizer, Pipeline, Recompute, Tensor, Zero
 from ..parallel.placement import split_layers
 from ..schedules import SCHEDULES
 from ..units import format_bytes
@@ -79,9 +79,18 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward),
         pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer),
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
-        recompute="full" if keys.recompute == "full" else "none",
+        recompute=_recompute(keys),
+        kernels=Kernels(keys.kernels.attention, keys.kernels.dropout),
         optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
     )
+
+
+WAYS: dict[str, tuple[str, ...]] = {"none": (), "selective": ("core_attn",), "full": (FULL,)}
+
+
+def _recompute(keys: RunKeys) -> Recompute:
+    r = keys.recompute
+    return Recompute(WAYS[r.modules] if isinstance(r.modules, str) else r.modules, r.layers, r.method, r.early_stop)
 
 
 def _chunks(keys: RunKeys) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
 from pydantic.fields import FieldInfo
 
-from ..parallel.layout import DataParallel
+from ..parallel.layout import PARTS, DataParallel
 from ..units import Dimension
 from .scalars import Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, hint, shown, wrong
 
@@ -125,13 +125,22 @@ def _layers_form(value: object) -> tuple[int, ...] | str:
     raise wrong(f"{text} is not auto or a list of layers per stage; write auto or whole numbers of 1 or more, such as [10, 10, 10, 10]")
 
 
-def _recompute_form(value: object) -> str | tuple[str, ...]:
+def _modules_form(value: object) -> str | tuple[str, ...]:
+    """One word for the usual choices, or a list of modules."""
     names = ("none", "selective", "full")
     if isinstance(value, list | tuple) and all(isinstance(m, str) for m in value):
+        strange = next((m for m in value if m not in PARTS), None)
+        if strange is not None:
+            raise wrong(f"{shown(strange)} is not a module that can be recomputed{hint(strange, PARTS)}")
         return tuple(value)
     if value in names:
         return str(value)
     raise wrong(f"{shown(value)} is not a way to recompute{hint(str(value), names)}")
+
+
+def _recompute_form(value: object) -> object:
+    """What stands alone is the modules."""
+    return value if isinstance(value, Mapping | Block) else {"modules": _modules_form(value)}
 
 
 def _load_form(value: object) -> object:
@@ -245,6 +254,26 @@ class OptimizerKeys(Block):
     master: Flag | None = key(None, "fp32 copy of the parameters; omitted: true for bf16 and fp16")
 
 
+class RecomputeKeys(Block):
+    """Forward work repeated in the backward instead of kept."""
+
+    modules: Annotated[str | tuple[str, ...], PlainValidator(_modules_form)] = key(
+        "none",
+        "what is repeated; selective: the attention core, full: whole layers; may stand in place of the mapping, as in recompute: full",
+        type_="`none`, `selective`, `full` or a list of " + ", ".join(f"`{m}`" for m in PARTS),
+    )
+    layers: Count | None = key(None, "with full: layers of each stage that are repeated (block), or of a group (uniform); omitted: all, one by one", "layers")
+    method: Literal["uniform", "block"] = key("uniform", "with full and layers: uniform: all layers in groups; block: the first layers of each stage")
+    early_stop: Flag = key(False, "whether a repeated forward stops at the last tensor that is needed, as torch does, or runs whole, as Megatron-LM does")
+
+
+class KernelKeys(Block):
+    """Which kernels a layer is made of."""
+
+    attention: Literal["tiled", "unfused"] = key("tiled", "tiled: one kernel, no scores kept; unfused: products, softmax and dropout one by one, scores kept")
+    dropout: Flag = key(False, "whether there is dropout: after the embedding, on unfused attention's probabilities, on both branches of a layer")
+
+
 class PerturbKeys(Block):
     """One thing that is slower than it should be: a rank, a link or a node."""
 
@@ -275,8 +304,7 @@ class RunKeys(Block):
     tensor: TensorKeys = key(TensorKeys(), "tensor parallel")
     context: ContextKeys = key(ContextKeys(), "context parallel")
     experts: ExpertKeys = key(ExpertKeys(), "expert parallel")
-    recompute: Annotated[str | tuple[str, ...], PlainValidator(_recompute_form)] = key(
-        "none", "forward work repeated in the backward instead of kept", type_="`none`, `selective`, `full` or a list of modules"
-    )
+    recompute: Annotated[RecomputeKeys, BeforeValidator(_recompute_form)] = key(RecomputeKeys(), "recomputation")
+    kernels: KernelKeys = key(KernelKeys(), "kernels")
     optimizer: OptimizerKeys = key(OptimizerKeys(), "optimizer")
     perturb: tuple[PerturbKeys, ...] = key((), "slow ranks, weak links, failed nodes", type_="list of mappings")

@@ -17,7 +17,7 @@ from ..provenance import Number
 from .profile import Profile
 
 Kind = Literal["matmul", "attention", "memory", "time"]
-INDEX, STATISTIC = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"]
+INDEX, STATISTIC, MASK = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"], DTYPE_BYTES["uint8"]
 
 
 class Device(Protocol):
@@ -106,6 +106,39 @@ def _attention_grad_bytes(kernel: Kernel) -> float:
     """w (do + qkv + o + dqkv) + 4 lse"""
     _, qkv, out = _attention_sizes(kernel)
     return _width(kernel) * (2 * qkv + 2 * out) + _log_sum_exp(kernel)
+
+
+def _scores_flops(products: float) -> Callable[[Kernel], float]:
+    """2 `products` b a s^2 d: batched products of every query with every key, later ones too"""
+    return lambda kernel: 2.0 * products * _attention_sizes(kernel)[0]
+
+
+def _scores_bytes(scores: float, qkv: float, out: float) -> Callable[[Kernel], float]:
+    """w (`scores` b a s^2 + `qkv` b s (a + 2 k) d + `out` b s a d)"""
+
+    def nbytes(kernel: Kernel) -> float:
+        batch, sequence, heads, *_ = dims(kernel)
+        _, packed, width = _attention_sizes(kernel)
+        return _width(kernel) * (scores * batch * heads * sequence**2 + qkv * packed + out * width)
+
+    return nbytes
+
+
+def _half_core_bytes(kernel: Kernel) -> float:
+    """w b s (a + k) d of queries and keys, or of outputs and values, + w b a s^2 scores"""
+    batch, sequence, heads, kv_heads, head_dim = dims(kernel)
+    return _width(kernel) * batch * sequence * ((heads + kv_heads) * head_dim + heads * sequence)
+
+
+def _dropout_bytes(kernel: Kernel) -> float:
+    """(2 w + 1) elements: in, out and the mask"""
+    return (2 * _width(kernel) + MASK) * dims(kernel)[0]
+
+
+def _dropout_add_bytes(kernel: Kernel) -> float:
+    """(3 w + 1) r c, + w c with a bias"""
+    rows, columns = dims(kernel)
+    return _residual_bytes(kernel) + MASK * rows * columns
 
 
 def _rotary_bytes(kernel: Kernel) -> float:
@@ -197,6 +230,15 @@ PRICES: Mapping[str, Price] = {
     "rotary_grad": Price(_none, _rotary_bytes, "memory"),
     "attention": Price(_attention_flops(2.0), _attention_bytes, "attention"),
     "attention_grad": Price(_attention_flops(5.0), _attention_grad_bytes, "attention"),
+    "attention_scores": Price(_scores_flops(1), _half_core_bytes, "matmul"),
+    "attention_scores_grad": Price(_scores_flops(3), _scores_bytes(2, 2, 1), "matmul"),  # dscores, p; qkv, dqkv; do
+    "attention_context": Price(_scores_flops(1), _half_core_bytes, "matmul"),
+    "attention_context_grad": Price(_scores_flops(1), _half_core_bytes, "matmul"),
+    "causal_softmax": Price(_none, _elementwise(2), "memory"),  # scores, p
+    "causal_softmax_grad": Price(_none, _elementwise(3), "memory"),  # dp, p, dscores
+    "dropout": Price(_none, _dropout_bytes, "memory"),
+    "dropout_grad": Price(_none, _dropout_bytes, "memory"),
+    "dropout_add": Price(_none, _dropout_add_bytes, "memory"),
     "embedding": Price(_none, _embedding_bytes, "memory"),
     "embedding_weight_grad": Price(_none, _embedding_grad_bytes, "memory"),
     "cross_entropy_stats": Price(_none, _stats_bytes, "memory"),

@@ -83,10 +83,7 @@ def attention_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
     do, qkv, o, lse = t
     q, k, v = _unpack(kernel, qkv)
 
-    def by_head(x: Tensor) -> Tensor:
-        return x.reshape(batch, sequence, kv, group, width).permute(0, 2, 3, 1, 4)
-
-    do, o = by_head(do), by_head(o)
+    do, o = _by_head(kernel, do), _by_head(kernel, o)
     scores = _scores(kernel, q, k)
     if lse.dtype == scores.dtype:
         lse = lse.reshape(kv, group, batch, sequence).permute(2, 0, 1, 3)
@@ -97,3 +94,63 @@ def attention_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
     ds = p * (do @ v.transpose(-1, -2) - (do * o).sum(-1, keepdim=True)) / math.sqrt(width)
     dk = (ds.transpose(-1, -2) @ q).sum(2, keepdim=True)
     return (_pack(kernel, ds @ k, dk, dv),)
+
+
+def _by_head(kernel: Kernel, x: Tensor) -> Tensor:
+    """(rows, heads width) as (batch, kv, group, sequence, width)."""
+    batch, sequence, group, kv, width = _dims(kernel)
+    return x.reshape(batch, sequence, kv, group, width).permute(0, 2, 3, 1, 4)
+
+
+def _kept(x: Tensor) -> Tensor:
+    """(batch, kv, group, sequence, keys) as scores are kept: (heads, rows, keys)."""
+    batch, kv, group, sequence, keys = x.shape
+    return x.permute(1, 2, 0, 3, 4).reshape(kv * group, batch * sequence, keys)
+
+
+def _grouped(kernel: Kernel, scores: Tensor) -> Tensor:
+    """The inverse of `_kept`."""
+    batch, sequence, group, kv, _ = _dims(kernel)
+    return scores.reshape(kv, group, batch, sequence, scores.shape[-1]).permute(2, 0, 1, 3, 4)
+
+
+def attention_scores(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """q k^T / sqrt(head_dim) of every query and every key of its sequence."""
+    q, k, _v = _unpack(kernel, t[0])
+    return (_kept((q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])),)
+
+
+def attention_scores_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """Derivative at qkv: dq = ds k, dk = ds^T q (both over sqrt(head_dim)), dv = p^T do."""
+    ds, do, p, qkv = t
+    q, k, _v = _unpack(kernel, qkv)
+    ds, p = _grouped(kernel, ds) / math.sqrt(q.shape[-1]), _grouped(kernel, p)
+    dv = (p.transpose(-1, -2) @ _by_head(kernel, do)).sum(2, keepdim=True)
+    dk = (ds.transpose(-1, -2) @ q).sum(2, keepdim=True)
+    return (_pack(kernel, ds @ k, dk, dv),)
+
+
+def attention_context(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """Values weighed with p."""
+    batch, sequence, group, kv, width = _dims(kernel)
+    o = _grouped(kernel, t[0]) @ _unpack(kernel, t[1])[2]
+    return (o.permute(0, 3, 1, 2, 4).reshape(batch * sequence, kv * group * width),)
+
+
+def attention_context_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """dp = do v^T."""
+    return (_kept(_by_head(kernel, t[0]) @ _unpack(kernel, t[1])[2].transpose(-1, -2)),)
+
+
+def causal_softmax(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """Softmax over the keys not later than the query: row r of a sequence of n keys has position r mod n."""
+    keys = t[0].shape[-1]
+    position = torch.arange(t[0].shape[1], device=t[0].device) % keys
+    later = torch.arange(keys, device=t[0].device)[None, :] > position[:, None]
+    return (torch.softmax(t[0].masked_fill(later, -math.inf), dim=-1),)
+
+
+def causal_softmax_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """ds = p (dp - sum over keys of p dp)."""
+    dp, p = t
+    return (p * (dp - (p * dp).sum(-1, keepdim=True)),)

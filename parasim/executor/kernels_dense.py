@@ -10,9 +10,11 @@ from torch.nn import functional as F
 
 from ..program.ops import Kernel
 from .context import Context
+from .kernels_state import drawn_mask
 
 Tensors = tuple[Tensor, ...]
 NORM_EPSILON = 1e-5
+DROPOUT = 0.1  # rate, the same for every run
 
 
 def linear(_: Context, __: Kernel, t: Tensors) -> Tensors:
@@ -135,3 +137,21 @@ def residual_add(_: Context, __: Kernel, t: Tensors) -> Tensors:
     """c = a + b (+ bias)."""
     c = t[0] + t[1]
     return (c + t[2] if len(t) > 2 else c,)
+
+
+def dropout(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """y = x mask / (1 - rate) and the mask (Srivastava et al. 2014, inverted form)."""
+    mask = drawn_mask(context, kernel.writes[1], DROPOUT)
+    return t[0] * mask.to(t[0]) / (1 - DROPOUT), mask
+
+
+def dropout_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """dx = dy mask / (1 - rate)."""
+    return (t[0] * t[1].to(t[0]) / (1 - DROPOUT),)
+
+
+def dropout_add(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """c = a + dropout(b (+ bias)), and the mask."""
+    mask = drawn_mask(context, kernel.writes[1], DROPOUT)
+    b = t[1] + t[2] if len(t) > 2 else t[1]
+    return t[0] + b * mask.to(b) / (1 - DROPOUT), mask

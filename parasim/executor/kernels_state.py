@@ -9,7 +9,7 @@ import zlib
 import torch
 from torch import Tensor
 
-from ..program.ops import Kernel
+from ..program.ops import Kernel, Ref
 from .context import TORCH_DTYPES, Context
 
 Tensors = tuple[Tensor, ...]
@@ -42,6 +42,13 @@ def sample(context: Context, kernel: Kernel, _: Tensors) -> Tensors:
     where = (kernel.role, context.step, context.place("dp").index, microbatch, context.full_shape(ref.name))
     integers = context.buffers[ref.name].dtype in ("int32", "int64")
     return (context.cut(ref.name, sample_tokens(*where, int(kernel.dims[1])) if integers else sample_rows(*where)),)
+
+
+def drawn_mask(context: Context, ref: Ref, rate: float) -> Tensor:
+    """This rank's part of the dropout mask `ref`, uint8: 1 with probability 1 - `rate`, the same whenever and however cut it is drawn."""
+    microbatch = context.microbatches[ref.slot] if ref.slot >= 0 else -1
+    generator = _generator(f"{ref.name}.{context.step}.{context.place('dp').index}.{microbatch}")
+    return context.cut(ref.name, (torch.rand(context.full_shape(ref.name), generator=generator) >= rate).to(torch.uint8))
 
 
 def delay(context: Context, kernel: Kernel, _: Tensors) -> Tensors:

@@ -204,6 +204,10 @@ MATMULS: dict[str, int] = {  # kernel -> how many products of the shape its dims
     "head_weight_grad": 1,
     "attention": 2,  # scores and values
     "attention_grad": 5,  # scores again, and two products for each of the two
+    "attention_scores": 1,
+    "attention_scores_grad": 3,
+    "attention_context": 1,
+    "attention_context_grad": 1,
 }
 
 

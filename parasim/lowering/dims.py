@@ -55,6 +55,11 @@ def _heads(packed: int) -> Callable[[Kernel, Shape], Dims]:
     return dims
 
 
+def _rows_of_scores(k: Kernel, s: Shape) -> Dims:
+    heads, rows, sequence = s(k.writes[0])
+    return heads * rows, sequence
+
+
 def _elements(k: Kernel, s: Shape) -> Dims:
     return (sum(prod(s(w)) for w in k.writes),)
 
@@ -84,6 +89,15 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "rotary_grad": _heads(0),
         "attention": _heads(0),
         "attention_grad": _heads(1),
+        "attention_scores": _heads(0),
+        "attention_scores_grad": _heads(3),
+        "attention_context": _heads(1),
+        "attention_context_grad": _heads(1),
+        "causal_softmax": _rows_of_scores,
+        "causal_softmax_grad": _rows_of_scores,
+        "dropout": lambda k, s: (prod(s(k.writes[0])),),
+        "dropout_grad": lambda k, s: (prod(s(k.writes[0])),),
+        "dropout_add": _written,
         "embedding": _written,
         "embedding_weight_grad": lambda k, s: s(k.reads[1]),
         "cross_entropy_stats": _read,

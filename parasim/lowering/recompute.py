@@ -1,26 +1,165 @@
-"""The recompute pass: full activation recomputation. Each layer's forward, with its collectives, runs again before the layer's first backward op."""
+"""The recompute pass: forward ops run again before the backward that needs what they made, under phase R, with their collectives.
+
+A *unit* is a run of forward ops that is repeated together: a module of a layer, or whole layers. A unit that is checkpointed whole keeps
+what it hands on wherever its reader's backward needs that (Megatron-LM's CheckpointFunction); the others hand on what is made again
+(its CheckpointWithoutOutput, torch's selective policies). Lifetimes do the rest: what is written again starts a new generation, so the
+first one ends in the forward, and the second lives until the last backward op that reads it (under zero-bubble schedules in W).
+"""
 
 from __future__ import annotations
 
-from ..program.ops import Op
-from .draft import Draft, relabel
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ..parallel.layout import FULL, PARTS, Recompute
+from ..program.ops import Collective, Compute, Op, Ref
+from .draft import Draft, Stage, relabel
+
+WHOLE = (FULL, "core_attn", "mlp", "moe")  # modules that are checkpointed whole
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Forward ops that run again together; `layers` is not empty where these are whole layers, repeated before the first backward op of those."""
+
+    module: str
+    ops: tuple[Op, ...]
+    layers: frozenset[int] = frozenset()
+
+    @property
+    def made(self) -> set[Ref]:
+        """Everything that its ops write."""
+        return {r for o in self.ops for r in o.writes}
 
 
 def recompute(draft: Draft) -> None:
-    """Keep only layer inputs between forward and backward; repeat the whole forward of a layer (as Megatron does) under phase R."""
-    if draft.layout.recompute == "none":
+    """Repeat the units of every stage in its backward bodies."""
+    what = draft.layout.recompute
+    if not what.modules:
         return
     for stage in draft.stages:
-        forward: dict[int, list[Op]] = {}
-        for op in draft.bodies[f"F{stage.number}"]:
-            if op.label.layer >= 0:
-                forward.setdefault(op.label.layer, []).append(relabel(op, "R"))
-        for kind in ("I", "B"):
-            body: list[Op] = []
-            repeated: set[int] = set()
-            for op in draft.bodies[f"{kind}{stage.number}"]:
-                if op.label.layer in forward and op.label.layer not in repeated:
-                    repeated.add(op.label.layer)
-                    body += forward[op.label.layer]
-                body.append(op)
-            draft.bodies[f"{kind}{stage.number}"] = body
+        s = stage.number
+        forward = draft.bodies[f"F{s}"]
+        units = list(_layers(forward, what, stage) if FULL in what.modules else _modules(forward, what.modules))
+        for keys in ([f"B{s}"], [f"I{s}", f"W{s}"]):
+            backward = [(key, op) for key in keys for op in draft.bodies[key]]
+            again = _again(draft, units, forward, [op for _, op in backward], what.early_stop)
+            placed = list(_placed(again, backward))
+            for key in keys:
+                draft.bodies[key] = [op for k, op in placed if k == key]
+
+
+def _layers(forward: list[Op], what: Recompute, stage: Stage) -> Iterator[Unit]:
+    """Whole layers: of each stage the first `layers` one by one (block), or all of them in groups of `layers` (uniform)."""
+    count = stage.last - stage.first
+    size, number = (1, what.layers or count) if what.method == "block" else (what.layers or 1, count)
+    chosen = range(stage.first, stage.first + min(number, count))
+    for at in range(0, len(chosen), size):
+        layers = frozenset(chosen[at : at + size])
+        yield Unit(FULL, tuple(o for o in forward if o.label.layer in layers), layers)
+
+
+def _modules(forward: list[Op], modules: tuple[str, ...]) -> Iterator[Unit]:
+    """Runs of neighbouring ops of one module and layer."""
+    run: list[Op] = []
+    before = ("", -1)
+    for op, part in zip(forward, _parts(forward), strict=True):
+        here = (next((m for m in modules if part in PARTS[m]), ""), op.label.layer)
+        if here != before and run:
+            yield Unit(before[0], tuple(run))
+            run = []
+        before = here
+        run += [op] if here[0] else []
+    if run:
+        yield Unit(before[0], tuple(run))
+
+
+def _parts(forward: list[Op]) -> list[str]:
+    """The part of its layer that each op belongs to, by what it writes ("L3.norm1.out" -> norm1); a gather belongs to the op it gathers for."""
+    out: list[str] = []
+    for op in reversed(forward):
+        layer, _, rest = op.writes[0].name.partition(".") if op.writes else ("", "", "")
+        gathers = isinstance(op, Collective) and op.op == "all_gather"
+        part = rest.partition(".")[0] if layer == f"L{op.label.layer}" else ""
+        out.append(out[-1] if gathers and out else part)
+    return out[::-1]
+
+
+def _again(draft: Draft, units: list[Unit], forward: list[Op], backward: list[Op], early_stop: bool) -> list[Unit]:
+    """What of each unit runs again, under phase R: last units first, because they may need what earlier ones make."""
+    needed = _live_in(backward)
+    out: list[Unit] = []
+    for unit in reversed(units):
+        if unit.module in WHOLE:
+            handed_on = unit.made & needed & _handed_on(unit, forward)  # kept by its readers
+            wanted = (unit.made & needed) - handed_on
+            kept = {r: _again_ref(draft, r) for r in handed_on}
+            last = max((i for i, o in enumerate(unit.ops) if wanted.intersection(o.writes)), default=-1)
+            ops = [_renamed(o, kept) for o in (unit.ops[: last + 1] if early_stop else unit.ops)] if wanted else []
+        else:
+            ops = _slice(unit.ops, needed)
+        needed = needed | _live_in(ops)
+        if ops:
+            out.append(replace(unit, ops=tuple(relabel(o, "R") for o in ops)))
+    return out[::-1]
+
+
+def _slice(ops: tuple[Op, ...], needed: set[Ref]) -> list[Op]:
+    """The ops that `needed` depends on."""
+    out: list[Op] = []
+    for op in reversed(ops):
+        if needed.intersection(op.writes):
+            needed = needed | set(op.reads)
+            out.insert(0, op)
+    return out
+
+
+def _live_in(ops: list[Op]) -> set[Ref]:
+    """What is read before it is written."""
+    out, written = set[Ref](), set[Ref]()
+    for op in ops:
+        out.update(r for r in op.reads if r not in written)
+        written.update(op.writes)
+    return out
+
+
+def _handed_on(unit: Unit, forward: list[Op]) -> set[Ref]:
+    """What forward ops outside the unit read."""
+    inside = set(map(id, unit.ops))
+    return {r for o in forward if id(o) not in inside for r in o.reads} & unit.made
+
+
+def _again_ref(draft: Draft, ref: Ref) -> Ref:
+    """A second buffer for what is kept and made again all the same."""
+    name = f"{ref.name}.again"
+    draft.buffers.setdefault(name, replace(draft.buffers[ref.name], name=name))
+    return Ref(name, ref.slot)
+
+
+def _renamed(op: Op, names: Mapping[Ref, Ref]) -> Op:
+    def new(refs: tuple[Ref, ...]) -> tuple[Ref, ...]:
+        return tuple(names.get(r, r) for r in refs)
+
+    if not names or not isinstance(op, Compute | Collective):
+        return op
+    if isinstance(op, Collective):
+        return replace(op, reads=new(op.reads), writes=new(op.writes))
+    return replace(op, kernels=tuple(replace(k, reads=new(k.reads), writes=new(k.writes)) for k in op.kernels))
+
+
+def _placed(units: list[Unit], backward: list[tuple[str, Op]]) -> Iterator[tuple[str, Op]]:
+    """The backward with every unit before the first op that needs it; what a unit needs of another comes before it."""
+    waiting = list(units)
+
+    def due(op: Op) -> Iterator[Op]:
+        reads = set(op.reads)
+        for unit in [u for u in waiting if op.label.layer in u.layers or reads & u.made]:
+            if unit in waiting:
+                waiting.remove(unit)
+                for again in unit.ops:
+                    yield from due(again)
+                    yield again
+
+    for key, op in backward:
+        yield from ((key, again) for again in due(op))
+        yield key, op

@@ -1,7 +1,7 @@
-"""Kernels of one stage of a dense decoder transformer: pre-norm blocks, packed qkv, tiled attention, gelu or gated MLP.
+"""Kernels of one stage of a dense decoder transformer: pre-norm blocks, packed qkv, gelu or gated MLP.
 
-Sources: GPT-3 (Brown et al. 2020, arXiv 2005.14165, section 2.1), Llama 3 (Grattafiori et al. 2024, arXiv 2407.21783, table 3). Dropout is
-not modelled.
+Sources: GPT-3 (Brown et al. 2020, arXiv 2005.14165, section 2.1), Llama 3 (Grattafiori et al. 2024, arXiv 2407.21783, table 3). Dropout stands
+where Megatron-LM has it: after the embedding, on the attention probabilities and on both branches before they are added.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ..model.spec import Transformer
 from ..program.ops import Compute, DType, Label, Op, Ref
+from .attention import attention_core
 from .draft import Draft, Stage, grad
 from .draft import compute as kernel_op
 
@@ -97,9 +98,15 @@ class TransformerWriter:
         ]
         return ops + [self.op("W", layer, "bias_grad", (grad(out), grad(b)), (grad(b),)) for b in bias]
 
-    def residual(self, layer: int, a: Ref, b: Ref, out: Ref, prefix: str) -> None:
+    def residual(self, layer: int, a: Ref, b: Ref, out: Ref, prefix: str, backward: list[Op]) -> list[Op]:
+        """out = a + b (+ bias), the branch b dropped out of if asked; returns `backward`, of the linear layer that made b, reading its gradient."""
         bias = (Ref(f"{prefix}.bias"),) if self.model.bias else ()
-        self.add_forward(layer, "residual_add", (a, b, *bias), (out,))
+        if not self.draft.layout.kernels.dropout:
+            self.add_forward(layer, "residual_add", (a, b, *bias), (out,))
+            return [rename_reads(o, {grad(b): grad(out)}) for o in backward]  # the gradient of a branch is that of the sum
+        mask = self.draft.buffer(f"{prefix}.mask", (self.rows, self.h), "activations", dtype="uint8", rows=True)
+        self.add_forward(layer, "dropout_add", (a, b, *bias), (out, mask))
+        return [self.op("I", layer, "dropout_grad", (grad(out), mask), (grad(b),)), *backward]
 
     def layer(self, n: int, x: Ref) -> Ref:
         """One block: x + proj(attention(norm(x))), then + fc2(act(fc1(norm(.))))."""
@@ -116,7 +123,6 @@ class TransformerWriter:
         branch = d.buffer(f"{p}.norm1.input.grad", (self.rows, self.h), "activations", rows=True)
         qkv = d.activation(f"{p}.qkv.out", (self.rows, self.qkv_columns), cut=1)
         core = d.activation(f"{p}.attention.out", (self.rows, m.heads * m.head_dim), cut=1)
-        lse = d.buffer(f"{p}.attention.lse", (m.heads, self.rows), "activations", dtype="fp32", cut=0)
         dims = (self.batch, self.sequence, m.heads, m.kv_heads, m.head_dim)
         norm = self.norm(n, f"{p}.norm1", x, normed, branch)
         qkv_back = self.linear(n, f"{p}.qkv", normed, qkv, grad(normed), (self.h, self.qkv_columns), "column")
@@ -126,12 +132,11 @@ class TransformerWriter:
             self.add_forward(n, "rotary", (qkv,), (rotated,), dims)
             rotary_back = [self.op("I", n, "rotary_grad", (grad(rotated),), (grad(qkv),), dims)]
             qkv = rotated
-        self.add_forward(n, "attention", (qkv,), (core, lse), dims)
-        core_back = [self.op("I", n, "attention_grad", (grad(core), qkv, core, lse), (grad(qkv),), dims)]
+        core_back = attention_core(self, n, qkv, core, dims)
         proj_back = self.linear(n, f"{p}.proj", core, out, grad(core), (m.heads * m.head_dim, self.h), "row")
-        self.residual(n, x, out, middle, f"{p}.proj")
+        proj_back = self.residual(n, x, out, middle, f"{p}.proj", proj_back)
         add_back = [self.op("I", n, "residual_add", (grad(middle), branch), (grad(x),))]
-        return self.through(proj_back, out, middle) + core_back + rotary_back + qkv_back + norm + add_back
+        return proj_back + core_back + rotary_back + qkv_back + norm + add_back
 
     def mlp(self, n: int, x: Ref, y: Ref) -> list[Op]:
         p, m, d = f"L{n}", self.model, self.draft
@@ -144,14 +149,9 @@ class TransformerWriter:
         self.add_forward(n, m.activation, (up,), (act,))
         act_back = [self.op("I", n, f"{m.activation}_grad", (grad(act), up), (grad(up),))]
         down_back = self.linear(n, f"{p}.fc2", act, out, grad(act), (m.ffn, self.h), "row")
-        self.residual(n, x, out, y, f"{p}.fc2")
+        down_back = self.residual(n, x, out, y, f"{p}.fc2", down_back)
         add_back = [self.op("I", n, "residual_add", (grad(y), branch), (grad(x),))]
-        return self.through(down_back, out, y) + act_back + up_back + norm + add_back
-
-    @staticmethod
-    def through(ops: list[Op], out: Ref, total: Ref) -> list[Op]:
-        """The gradient of a branch is the gradient of the sum it was added to."""
-        return [rename_reads(o, {grad(out): grad(total)}) for o in ops]
+        return down_back + act_back + up_back + norm + add_back
 
     def embedding(self, x: Ref) -> None:
         m, d = self.model, self.draft
@@ -161,9 +161,14 @@ class TransformerWriter:
             weights.append(d.parameter("positions.weight", (m.max_positions, self.h)))
         self.tie()
         self.add_forward(-1, "sample", (), (tokens,), (m.vocab,), role="input")
-        self.add_forward(-1, "embedding", (tokens, *weights), (x,), role="row")
         grads = tuple(grad(w) for w in weights)
-        self.backward = [self.op("W", -1, "embedding_weight_grad", (tokens, grad(x), *grads), grads, role="row")]
+        out, drop = (self.hidden("embedding.out"), True) if d.layout.kernels.dropout else (x, False)
+        self.add_forward(-1, "embedding", (tokens, *weights), (out,), role="row")
+        self.backward = [self.op("W", -1, "embedding_weight_grad", (tokens, grad(out), *grads), grads, role="row")]
+        if drop:
+            mask = d.buffer("embedding.mask", (self.rows, self.h), "activations", dtype="uint8", rows=True)
+            self.add_forward(-1, "dropout", (out,), (x, mask))
+            self.backward.insert(0, self.op("I", -1, "dropout_grad", (grad(x), mask), (grad(out),)))
 
     def head(self, x: Ref) -> None:
         m, d = self.model, self.draft

@@ -119,13 +119,14 @@ def layer_activation_bytes(
     sequence_parallel: bool = False,
     attention: Literal["materialised", "tiled"] = "tiled",
     dropout: bool = False,
-    recompute: Literal["none", "full"] = "none",
+    recompute: Literal["none", "selective", "full"] = "none",
     element: int = 2,
 ) -> float:
     """Bytes that one layer keeps from forward to backward for one micro-batch of `micro` sequences, per rank.
 
     With gelu, f = 4 h, kv_heads = heads, dropout and materialised scores it is s b h (10 + 24/t + 5 a s/(h t)), or all of it over t with
-    sequence parallelism (Korthikanti et al. 2022, equations 2 and 4); "full" recompute keeps the layer's input, 2 s b h. Tiled attention
+    sequence parallelism (Korthikanti et al. 2022, equations 2 and 4); "selective" recompute drops the attention core's, the last term (equation 6);
+    "full" keeps the layer's input, 2 s b h. Tiled attention
     keeps the log-sum-exp of each head's rows (fp32) in place of the scores. Saved are the inputs of both norms and of qkv and up, then qkv, attention
     output, the up projection and its activation; dropout adds a byte per element of two masks and of the scores' mask.
     """
@@ -142,4 +143,4 @@ def layer_activation_bytes(
     cut = element * tokens * (qkv + model.heads * model.head_dim + up + model.ffn) / tp
     pairs = tokens * sequence * model.heads / tp
     scores = pairs * (2 * element + 1 if dropout else element) if attention == "materialised" else 4.0 * tokens * model.heads / tp
-    return kept + cut + scores
+    return kept + cut + (0.0 if recompute == "selective" else scores)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from ..errors import InvalidLayout, Violation
 from ..model.spec import Fixed, Mlp, Model, Transformer
 from ..schedules import SCHEDULES, ScheduleInput
-from .layout import Layout
+from .layout import FULL, PARTS, Layout
 
 HALF = ("bf16", "fp16")
 SHOWN_AT_MOST = 12
@@ -21,7 +21,7 @@ def check(model: Model, layout: Layout) -> tuple[Violation, ...]:
     beyond = tuple(_sizes(model, layout))
     if beyond:
         return beyond
-    return tuple(v for rule in (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model) for v in rule(model, layout))
+    return tuple(v for rule in (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model, _recompute, _kernels) for v in rule(model, layout))
 
 
 MOST_LAYERS, MOST_MICROBATCHES = 2**13, 2**14  # beyond that a typo is likelier than a run, and the answer would take minutes
@@ -169,3 +169,21 @@ def _model(model: Model, layout: Layout) -> Iterator[Violation]:
     if model.positions == "rotary" and model.head_dim % 2:
         way = f"nearest legal: {model.head_dim - 1}, {model.head_dim + 1}"
         yield Violation("model.head_dim", str(model.head_dim), "must be even for rotary positions", way)
+
+
+def _recompute(model: Model, layout: Layout) -> Iterator[Violation]:
+    again = layout.recompute
+    parts = {Fixed: (), Mlp: ("mlp", "act")}.get(type(model), tuple(PARTS))
+    for module in again.modules:
+        if module != FULL and module not in parts:
+            yield Violation("recompute.modules", module, "is no part of this model's layers", f"legal: {', '.join(('none', 'full', *parts))}")
+    if again.layers is not None and FULL not in again.modules:
+        yield Violation("recompute.layers", str(again.layers), "chooses among whole layers", "leave it out, or write recompute.modules: full")
+
+
+def _kernels(model: Model, layout: Layout) -> Iterator[Violation]:
+    kernels = layout.kernels
+    if kernels.dropout and not isinstance(model, Transformer):
+        yield Violation("kernels.dropout", "true", "is modelled for transformers", "legal: false")
+    if kernels.attention == "unfused" and not isinstance(model, Transformer):
+        yield Violation("kernels.attention", kernels.attention, "needs a transformer", "legal: tiled")

@@ -86,6 +86,41 @@ class Optimizer:
     master: bool = True
 
 
+FULL = "full"
+PARTS: dict[str, tuple[str, ...]] = {  # module -> the parts of a layer it is made of, as buffers are named; Megatron-LM's names where it has them
+    "layernorm": ("norm1", "norm2"),
+    "qkv": ("qkv",),
+    "rotary": ("rotary",),
+    "core_attn": ("attention",),
+    "proj": ("proj",),
+    "residual": ("middle",),
+    "mlp": ("fc1", "act", "fc2"),
+    "act": ("act",),
+}
+
+
+@dataclass(frozen=True)
+class Recompute:
+    """`modules` of PARTS, or FULL alone, whose forward is repeated in the backward; none: everything is kept.
+
+    `layers` and `method` choose layers for FULL as Megatron-LM does: block, the first `layers` of each stage one by one; uniform, all in groups
+    of `layers`. `early_stop`: a repeated forward stops when the last needed tensor is there (torch), else it runs whole (Megatron-LM).
+    """
+
+    modules: tuple[str, ...] = ()
+    layers: int | None = None
+    method: Literal["uniform", "block"] = "uniform"
+    early_stop: bool = False
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which kernels a layer is made of: attention in one tiled kernel or unfused with all scores kept; with or without dropout."""
+
+    attention: Literal["tiled", "unfused"] = "tiled"
+    dropout: bool = False
+
+
 @dataclass(frozen=True)
 class Layout:
     """The whole layout of one run."""
@@ -97,5 +132,6 @@ class Layout:
     zero: Zero = field(default_factory=Zero)
     pipeline: Pipeline = field(default_factory=Pipeline)
     tensor: Tensor = field(default_factory=Tensor)
-    recompute: Literal["none", "full"] = "none"
+    recompute: Recompute = field(default_factory=Recompute)
+    kernels: Kernels = field(default_factory=Kernels)
     optimizer: Optimizer = field(default_factory=Optimizer)

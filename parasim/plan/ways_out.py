@@ -9,6 +9,7 @@ from ..config import Plan, Run, vary
 from ..errors import ParasimError
 from ..lowering import lower
 from ..memory import memory_bound, memory_peaks
+from ..parallel.layout import FULL
 from ..report.advice import Tried
 from ..sim import simulate
 
@@ -63,10 +64,11 @@ def _candidates(run: Run) -> Iterator[list[str]]:
     layout = run.plan.layout
     zero = ["zero.stage=1"] if layout.zero.stage == 0 and layout.degrees.dp > 1 else []
     rows = ["tensor.sequence_parallel=true"] if layout.degrees.tp > 1 and not layout.tensor.sequence_parallel else []
-    again = ["recompute=full"] if layout.recompute == "none" else []
+    core = ["recompute=selective"] if not layout.recompute.modules and layout.kernels.attention == "unfused" else []
+    again = ["recompute=full"] if FULL not in layout.recompute.modules else []
     micro = [f"batch.micro={layout.batch.micro // 2}"] if layout.batch.micro > 1 else []
     singles = [s for s in (zero, rows, again, micro) if s]
-    yield from singles
+    yield from [core, *singles] if core else singles
     every = [x for s in singles for x in s]
     if len(singles) > 1:
         yield every

@@ -53,6 +53,17 @@ KERNELS: dict[str, KernelSpec] = {
     "rotary_grad": _spec("batch sequence heads kv_heads head_dim", "dqkv_rotated", "dqkv", "the inverse rotation"),
     "attention": _spec("batch sequence heads kv_heads head_dim", "qkv", "o lse", "causal softmax attention, tiled; lse (heads, rows) fp32"),
     "attention_grad": _spec("batch sequence heads kv_heads head_dim", "do qkv o lse", "dqkv", "tiled backward; scores are recomputed"),
+    # the same unfused; scores are (heads, rows, sequence), of every query against every key of its sequence
+    "attention_scores": _spec("batch sequence heads kv_heads head_dim", "qkv", "scores", "q k^T / sqrt(head_dim)"),
+    "attention_scores_grad": _spec("batch sequence heads kv_heads head_dim", "dscores do p qkv", "dqkv", "p as the values were weighed with"),
+    "attention_context": _spec("batch sequence heads kv_heads head_dim", "p qkv", "o", "p v"),
+    "attention_context_grad": _spec("batch sequence heads kv_heads head_dim", "do qkv", "dp", "dp = do v^T"),
+    "causal_softmax": _spec("rows columns", "scores", "p", "softmax over the keys up to the query's position, zero after"),
+    "causal_softmax_grad": _spec("rows columns", "dp p", "dscores", "p (dp - sum p dp)"),
+    # dropout; the mask, a byte per element, is drawn from the buffer's name, the step and the microbatch: drawn again it is the same
+    "dropout": _spec("elements", "x", "y mask", "y = x mask / (1 - rate)"),
+    "dropout_grad": _spec("elements", "dy mask", "dx", "dx = dy mask / (1 - rate)"),
+    "dropout_add": _spec("rows columns", "a b bias?", "c mask", "c = a + dropout(b (+ bias))"),
     # embedding and loss; the vocabulary may be cut along the rank's tp coordinate
     "embedding": _spec("rows columns", "tokens w p?", "x", "rows of w, zero for tokens of other ranks' shards, plus positions p on shard 0"),
     "embedding_weight_grad": _spec("rows columns", "tokens dx gw? gp?", "gw gp?", "scatter-add of dx"),

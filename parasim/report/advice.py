@@ -61,7 +61,9 @@ def _ideas(category: str, layout: Layout) -> list[str]:
     if category == "gathered" and zero.prefetch:
         ideas.append("zero.prefetch=0 (fewer layers gathered at once)")
     if category in ("activations", "buffers"):
-        if layout.recompute == "none":
+        if not layout.recompute.modules and layout.kernels.attention == "unfused":
+            ideas.append("recompute=selective (keeps no scores of unfused attention)")
+        if "full" not in layout.recompute.modules:
             ideas.append("recompute=full (keeps one input per layer)")
         if batch.micro > 1:
             ideas.append(f"batch.micro={batch.micro // 2} (now {batch.micro})")

@@ -16,8 +16,6 @@ from ..timeline_columns import names, op_columns
 from .engine import Engine, Move, Rank
 from .traffic import collective_bytes
 
-EXCLUDED = ("dropout masks",)
-
 
 def record(engine: Engine) -> Timeline:
     """Columns of all simulated ranks, flows by link colour, memory from lifetimes."""
@@ -105,7 +103,6 @@ def _meta(engine: Engine) -> dict[str, Any]:
         "capacity_bytes": engine.cluster.accelerator.memory.value,
         "kernel_flops": _flops(engine, ""),
         "recomputed_flops": _flops(engine, "R"),
-        "excluded": list(EXCLUDED),
         "folding": list(engine.fold.reasons),
         "slowed_s": sum(engine.slowed[int(r)] for r in engine.fold.representative) / engine.workload.world if engine.slowed else 0.0,
     }

@@ -26,7 +26,7 @@ def test_the_default_run() -> None:
     )  # fmt: skip
     assert (layout.degrees.tp, layout.degrees.pp, layout.degrees.dp, layout.degrees.world) == (8, 4, 2, 64)
     assert (layout.batch.microbatches, layout.pipeline.layers, layout.zero.shard) == (16, (20, 20, 20, 20), 2)
-    assert (layout.recompute, layout.tensor.sequence_parallel, layout.optimizer.master) == ("none", True, True)
+    assert (layout.recompute.modules, layout.tensor.sequence_parallel, layout.optimizer.master) == ((), True, True)
     assert layout.data.bucket == 100 * 2**20
     assert run.echo == {"dp.bucket": "100 MiB = 104857600 bytes"}
 
@@ -194,8 +194,8 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
     """What is not built yet is refused as an answer; no key is unknown."""
     with pytest.raises(InvalidLayout) as error:
         load(write(text=DESIGN_EXAMPLE))
-    assert {v.field for v in error.value.violations} == {"stack", "recompute"}
-    ready = ["stack=null", "pipeline={schedule: 1f1b}", "recompute=full"]
+    assert {v.field for v in error.value.violations} == {"stack"}
+    ready = ["stack=null", "pipeline={schedule: 1f1b}"]
     layout = load(write(text=DESIGN_EXAMPLE), ready).plan.layout
     assert (layout.degrees.dp, layout.batch.microbatches, layout.pipeline.layers) == (8, 128, 8 * (10,))
 
@@ -219,7 +219,6 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
         ("pipeline.optimizer=post-validation", "pipeline.optimizer=post-validation asks for post-validation, which is not supported yet; supported: barrier"),
         ("tensor.style=all-gather", "tensor.style=all-gather asks for the column-parallel form, which is not supported yet; supported: megatron"),
         ("tensor.async=true", "tensor.async=true asks for overlap of tensor-parallel collectives, which is not supported yet; supported: false"),
-        ("recompute=[attention]", "recompute=[attention] asks for recomputing a part of a layer, which is not supported yet; supported: none, full"),
         ("perturb=[{rank: 3, slowdown: 1.5}]", "perturb=(1 entries) asks for slow ranks, weak links and failed nodes, which is not supported yet; supported: []"),
         ("stack=torch-fsdp", "stack=torch-fsdp asks for named structural defaults, which is not supported yet; leave it out, or null, and write the keys themselves"),
         ("experts.load={zipf: 1.2}", "experts.load={'zipf': 1.2} asks for experts, which is not supported yet; supported: balanced (the default, without effect for dense models)"),

@@ -15,6 +15,7 @@ R, N, C = 1000, 300, 700  # rows, inner, columns
 B, S, A, K, D = 2, 512, 8, 2, 64  # batch, sequence, heads, key-value heads, head_dim
 QKV, OUT = B * S * (A + 2 * K) * D, B * S * A * D
 LSE = 4 * B * S * A  # fp32
+PAIRS = B * A * S * S  # queries and keys of unfused attention
 
 
 class Machine:
@@ -58,6 +59,15 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("rotary_grad", (B, S, A, K, D), 0, 2 * 2 * QKV),
     ("attention", (B, S, A, K, D), 4 * B * A * S * S * D / 2, 2 * (QKV + OUT) + LSE),
     ("attention_grad", (B, S, A, K, D), 2.5 * (4 * B * A * S * S * D / 2), 2 * (OUT + QKV + OUT + QKV) + LSE),
+    ("attention_scores", (B, S, A, K, D), 2 * PAIRS * D, 2 * (B * S * (A + K) * D + PAIRS)),
+    ("attention_scores_grad", (B, S, A, K, D), 3 * 2 * PAIRS * D, 2 * (2 * PAIRS + OUT + 2 * QKV)),
+    ("attention_context", (B, S, A, K, D), 2 * PAIRS * D, 2 * (OUT + B * S * K * D + PAIRS)),
+    ("attention_context_grad", (B, S, A, K, D), 2 * PAIRS * D, 2 * (OUT + B * S * K * D + PAIRS)),
+    ("causal_softmax", (R, C), 0, 2 * 2 * R * C),
+    ("causal_softmax_grad", (R, C), 0, 2 * 3 * R * C),
+    ("dropout", (C,), 0, (2 + 2 + 1) * C),
+    ("dropout_grad", (C,), 0, (2 + 1 + 2) * C),
+    ("dropout_add", (R, C), 0, 2 * (3 * R * C + C) + R * C),
     ("embedding", (R, C), 0, 4 * R + 2 * 3 * R * C),
     ("embedding_weight_grad", (R, C), 0, 4 * R + 2 * (R * C + 2 * 2 * R * C)),
     ("cross_entropy_stats", (R, C), 0, 2 * R * C + 4 * R + 12 * R),

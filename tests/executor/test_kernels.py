@@ -137,6 +137,56 @@ def test_grouped_query_attention_and_derivative():
     close(call("attention_grad", ATTENTION, {"do": do, "qkv": qkv, "o": o, "lse": lse.float()}, {"dqkv": PACKED}), expected)
 
 
+def unfused(qkv, do=None):
+    """The unfused kernels one after another: the output, or with `do` the gradient at qkv."""
+    scores = call("attention_scores", ATTENTION, {"qkv": qkv}, {"s": (4, 10, 5)})
+    p = call("causal_softmax", (40, 5), {"s": scores}, {"p": (4, 10, 5)})
+    if do is None:
+        return call("attention_context", ATTENTION, {"p": p, "qkv": qkv}, {"o": (10, 24)})
+    dp = call("attention_context_grad", ATTENTION, {"do": do, "qkv": qkv}, {"dp": (4, 10, 5)})
+    ds = call("causal_softmax_grad", (40, 5), {"dp": dp, "p": p}, {"ds": (4, 10, 5)})
+    return call("attention_scores_grad", ATTENTION, {"ds": ds, "do": do, "p": p, "qkv": qkv}, {"dqkv": PACKED})
+
+
+def test_unfused_attention_and_derivative():
+    qkv, do = normal(*PACKED), normal(10, 24, seed=1)
+    close(unfused(qkv), attended(qkv))
+    (expected,) = vjp(attended, [qkv], do)
+    close(unfused(qkv, do), expected)
+
+
+def masked(name, reads, writes, rows=6):
+    """Run a dropout kernel, whose mask is a byte per element."""
+    buffers = {n: Buffer(n, (rows, 50), "uint8" if n == "mask" else "fp64", "activations") for n in (*reads, *writes)}
+    kernel = Kernel(name, tuple(map(Ref, reads)), tuple(Ref(n, 0) for n in writes), (rows, 50), "fp64")
+    return IMPLEMENTATIONS[name](Context(buffers, {}, 0, (3,)), kernel, tuple(reads.values()))
+
+
+def test_dropout_and_derivative():
+    x, dy = normal(60, 50), normal(60, 50, seed=1)
+    y, mask = masked("dropout", {"x": x}, ["y", "mask"], 60)
+    assert mask.dtype == torch.uint8 and 0.88 < float(mask.double().mean()) < 0.92  # 3,000 draws at rate 0.1: sigma 0.005
+    close(y, x * mask / 0.9)
+    (expected,) = vjp(lambda x: x * mask / 0.9, [x], dy)
+    close(masked("dropout_grad", {"dy": dy, "mask": mask}, ["dx"], 60)[0], expected)
+    assert torch.equal(masked("dropout", {"x": x}, ["y", "mask"], 60)[1], mask)  # drawn again it is the same
+
+
+def test_dropout_add():
+    a, b, bias = normal(6, 50), normal(6, 50, seed=1), normal(50, seed=2)
+    c, mask = masked("dropout_add", {"a": a, "b": b, "bias": bias}, ["c", "mask"])
+    close(c, a + (b + bias) * mask / 0.9)
+
+
+def test_a_mask_is_cut_like_its_buffer():
+    full = masked("dropout", {"x": normal(6, 50)}, ["y", "mask"])[1]
+    for i in range(2):
+        buffers = {n: Buffer(n, (3, 50), "uint8" if n == "mask" else "fp64", "activations", shard=SHARD) for n in ("x", "y", "mask")}
+        kernel = Kernel("dropout", (Ref("x", 0),), (Ref("y", 0), Ref("mask", 0)), (150,), "fp64")
+        mine = IMPLEMENTATIONS["dropout"](Context(buffers, places(i, 2), 0, (3,)), kernel, (normal(3, 50),))[1]
+        assert torch.equal(mine, full[3 * i : 3 * i + 3])
+
+
 def test_rotary_turns_query_and_key_pairs_and_leaves_values():
     qkv = normal(*PACKED)
     turned = call("rotary", ATTENTION, {"qkv": qkv}, {"r": PACKED}).reshape(2, 5, 2, 4, 6)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from parasim.config import build
 from parasim.config.plan import Plan
 from parasim.lowering import lower
@@ -12,6 +14,7 @@ from parasim.program.ops import P2P, Collective, Op
 from parasim.program.workload import Program, Workload, buffer_bytes
 
 SEQUENCE, HIDDEN = 16, 32
+TOKENS = 2 * SEQUENCE  # tokens of a microbatch of two sequences
 LLAMA = {"kind": "transformer", "layers": 6, "hidden": HIDDEN, "heads": 8, "kv_heads": 4, "ffn": 96, "vocab": 64}
 GPT = {
     "kind": "transformer", "layers": 6, "hidden": HIDDEN, "heads": 8, "vocab": 64, "activation": "gelu", "norm": "layer_norm", "bias": True,
@@ -66,3 +69,14 @@ def messages(program: Program) -> list[int]:
 def held(program: Program, category: str, *, persistent: bool = True) -> int:
     """Bytes of the buffers of a category that live through the step."""
     return sum(buffer_bytes(b) for b in program.buffers.values() if b.category == category and b.persistent == persistent)
+
+
+def kept(program: Program, layer: int) -> int:
+    """Bytes of a layer's activations that the forward of microbatch 0 leaves for its backward."""
+    r = program.resolved
+    calls = [c.body.rstrip("!") for c in program.calls]
+    after, before = np.flatnonzero(r.call == calls.index("F0"))[-1], np.flatnonzero(r.call == calls.index("B0"))[0]
+    last = np.maximum.reduceat(r.last_users, r.last_start[:-1])
+    alive = (r.generation_microbatch == 0) & (r.birth <= after) & (last >= before)
+    names = [r.buffers[b] for b in r.generation_buffer[alive]]
+    return sum(program.sizes[n] for n in names if n.startswith(f"L{layer}.") and program.buffers[n].category == "activations")

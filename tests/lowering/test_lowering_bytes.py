@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layouts import HIDDEN, MODELS, SEQUENCE, counted, held, keys, lowered, messages, ops
+from layouts import HIDDEN, MODELS, SEQUENCE, counted, held, kept, keys, lowered, messages, ops
 
 from parasim.config import build
 from parasim.lowering import lower
 from parasim.memory import memory_peak
 from parasim.model.layers import parameters
 from parasim.program.ops import CATEGORIES, Collective, Compute
-from parasim.program.workload import Program
 from parasim.sim import simulate
 
 MICRO, LAYERS = 2, 6
@@ -119,17 +118,6 @@ def test_a_tied_embedding_is_summed_over_its_two_holders_once() -> None:
     for c, program in enumerate(w.programs):
         assert counted(program, "embedding") == ({("all_reduce", 64 * HIDDEN * 2 // 2): 1} if c != 1 else {})  # vocabulary 64, bf16, tp 2
     assert w.groups["embedding"].tolist() == [[0, 4], [1, 5]]
-
-
-def kept(program: Program, layer: int) -> int:
-    """Bytes of a layer's activations that the forward of microbatch 0 leaves for its backward."""
-    r = program.resolved
-    calls = [c.body.rstrip("!") for c in program.calls]
-    after, before = np.flatnonzero(r.call == calls.index("F0"))[-1], np.flatnonzero(r.call == calls.index("B0"))[0]
-    last = np.maximum.reduceat(r.last_users, r.last_start[:-1])
-    alive = (r.generation_microbatch == 0) & (r.birth <= after) & (last >= before)
-    names = [r.buffers[b] for b in r.generation_buffer[alive]]
-    return sum(program.sizes[n] for n in names if n.startswith(f"L{layer}.") and program.buffers[n].category == "activations")
 
 
 @pytest.mark.parametrize(("t", "sp"), [(1, False), (2, False), (2, True), (4, True)])
