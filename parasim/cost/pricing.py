@@ -253,6 +253,11 @@ PRICES: Mapping[str, Price] = {
 EFFICIENCY: Mapping[Kind, str] = {"matmul": "compute.matmul_efficiency", "attention": "compute.attention_efficiency"}
 
 
+def signature(kernel: Kernel) -> tuple[object, ...]:
+    """What the price of a kernel depends on: kernels of one signature cost the same."""
+    return kernel.name, kernel.dims, kernel.dtype, kernel.role, len(kernel.reads), tuple([ref in kernel.reads for ref in kernel.writes])
+
+
 def flops(kernel: Kernel) -> float:
     """FLOPs of the matrix products in `kernel`; 0 for elementwise work and given times."""
     return PRICES[kernel.name].flops(kernel)

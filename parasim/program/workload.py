@@ -85,8 +85,16 @@ class Workload:
 
     def members(self, rank: int, group: str) -> IntArray:
         """The ranks of the group called `group` that holds `rank`, in axis order."""
-        table = self.groups[group]
-        return np.asarray(table[np.nonzero(table == rank)[0][0]])
+        return np.asarray(self.groups[group][self._rows[group][rank]])
+
+    @cached_property
+    def _rows(self) -> dict[str, IntArray]:
+        """Per group name the row of every rank (-1: in none), int[world]."""
+        out = {}
+        for name, table in self.groups.items():
+            out[name] = np.full(self.world, -1, dtype=np.int64)
+            out[name][table[::-1].ravel()] = np.repeat(np.arange(len(table))[::-1], table.shape[1])
+        return out
 
 
 def buffer_bytes(buffer: Buffer) -> int:

@@ -8,27 +8,27 @@ every stuck rank and op.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Generator, Hashable
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from ..collectives.plan import CollectivePlan, capacity
-from ..cost.pricing import seconds
+from ..collectives.plan import capacity
 from ..cost.profile import Profile
 from ..errors import Refused, Violation
 from ..program.edges import Resolved
-from ..program.ops import COMPUTE, P2P, Collective, Compute, Msg, Op
+from ..program.ops import COMPUTE, P2P
 from ..program.workload import Program, Workload
 from ..topology.cluster import Cluster
 from .deadlock import explain
-from .fold import Fold, LoadKey, fold, kind_of
+from .fold import Fold, LoadKey, fold
 from .fuse import fuse
-from .network import Network, Path
-from .traffic import Traffic, collective_bytes, is_message, message_key
+from .network import Network
+from .steps import Message, Move, Pricer, Route, Step
+from .traffic import Traffic, is_message
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -45,36 +45,6 @@ class Transfer:
     end: float
 
 
-class Move(NamedTuple):
-    """A phase of a plan in the folded network: latency, then bytes along a path. `loads` is its key in the fold."""
-
-    latency: float
-    bytes: float
-    path: Path | None
-    loads: LoadKey
-
-    @property
-    def seconds(self) -> float:
-        """Its time alone on its links."""
-        return self.latency + (self.bytes / self.path.solo if self.path is not None else 0.0)
-
-
-class _Route(NamedTuple):
-    """How a rank's collective runs: its group, what it moves, the representatives that must meet."""
-
-    group: str
-    moves: tuple[Move, ...]
-    present: tuple[int, ...]
-
-
-class _Step(NamedTuple):
-    """An op template of a rank, priced: seconds of a Compute, route of a Collective."""
-
-    op: Op
-    price: float
-    route: _Route | None
-
-
 class Rank:
     """A simulated rank: its resolved Program, its runs, and the times of its ops (nan: not yet)."""
 
@@ -85,14 +55,29 @@ class Rank:
         self.ready, self.start, self.end = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
         self.done = bytearray(n)
         self.waited: dict[int, simpy.Event] = {}
-        self.steps: dict[str, list[_Step]] = {}
-        self.edges = {i: self.resolved.waits(int(i)) for i in np.nonzero(np.diff(self.resolved.edge_start))[0].tolist()}
+        self.steps: dict[str, list[Step]] = {}
+        edges, first = self.resolved.edges.tolist(), self.resolved.edge_start.tolist()
+        self._places: dict[int, tuple[int, int]] = {}
+        self.edges = {i: edges[first[i] : first[i + 1]] for i in np.nonzero(np.diff(self.resolved.edge_start))[0].tolist()}
 
     def fused(self, seconds: NDArray[np.float64]) -> None:
         """Group the ops into runs, given what is known of their seconds; `began` holds when each run starts."""
         self.seconds = seconds
         self.runs = fuse(self.resolved, seconds)
         self.began = np.full(len(self.runs.seconds), np.nan)
+        self.order, self.first, self.length = self.runs.order.tolist(), self.runs.first.tolist(), self.runs.seconds.tolist()
+        alone = np.nonzero(np.isnan(seconds))[0]
+        calls, positions = self.resolved.call[alone].tolist(), self.resolved.position[alone].tolist()
+        self._places = dict(zip(alone.tolist(), zip(calls, positions, strict=True), strict=True))
+
+    def call(self, i: int) -> int:
+        """The call of an op that is replayed by itself."""
+        return self._places[i][0]
+
+    def step(self, i: int) -> Step:
+        """The template of an op that is replayed by itself."""
+        call, position = self._places[i]
+        return self.steps[self.program.calls[call].body][position]
 
     def unfold(self) -> None:
         """Give every op of a fused run its own times."""
@@ -109,6 +94,7 @@ class _Meeting:
     event: simpy.Event
     arrived: int = 0
     start: float = 0.0
+    outgoing: tuple[tuple[Move, ...], int, int] | None = None  # what the sender moves, its rank and op
 
 
 class Engine:
@@ -126,7 +112,6 @@ class Engine:
         self.ranks = [Rank(r, int(workload.class_of_rank[r]), workload.program_of(r)) for r in self.fold.representatives]
         self.transfers: list[Transfer] = []
         self.events = 0
-        self._overhead = profile.get("compute.op_overhead", 0.0)
         self._slowdown = {kind: profile.get(f"overlap.slowdown.{kind}", 0.0) for kind in ("collective", "p2p")}
         self._slows = any(self._slowdown.values())
         self._flying: dict[int, Counter[str]] = defaultdict(Counter)
@@ -134,12 +119,12 @@ class Engine:
         self.slowed: dict[int, float] = defaultdict(float)
         self._meetings: dict[Hashable, _Meeting] = {}
         self._ordinals: Counter[Hashable] = Counter()
-        self._outgoing: dict[Hashable, tuple[tuple[Move, ...], int, int]] = {}
+        self._pricer = Pricer(self.traffic, self.fold, self.network.path, cluster.accelerator, profile)
 
     def run(self) -> None:
         """Replay to the end. Raises Deadlock naming what is stuck."""
         for rank in self.ranks:
-            rank.steps = {name: [self._step(rank, op) for op in body] for name, body in rank.program.bodies.items()}
+            rank.steps = self._pricer.steps(rank.rank, rank.c, rank.program)
         users = self._users()
         for rank in self.ranks:
             rank.fused(self._known_seconds(rank, users))
@@ -185,8 +170,10 @@ class Engine:
         table = {name: np.array([self._known(step, users) for step in body]) for name, body in rank.steps.items()}
         return np.concatenate([table[c.body] for c in rank.program.calls]) if rank.program.calls else np.zeros(0)
 
-    def _known(self, step: _Step, users: dict[int, set[Hashable]]) -> float:
-        if self._slows or isinstance(step.op, P2P):
+    def _known(self, step: Step, users: dict[int, set[Hashable]]) -> float:
+        if isinstance(step.op, P2P):
+            return np.nan
+        if self._slows:
             return np.nan
         if step.route is None:
             return step.price
@@ -196,7 +183,7 @@ class Engine:
 
     def _stream(self, rank: Rank, mine: range) -> Process:
         env, done, waited, edges = self.env, rank.done, rank.waited, rank.edges
-        order, first, length = rank.runs.order.tolist(), rank.runs.first.tolist(), rank.runs.seconds.tolist()
+        order, first, length = rank.order, rank.first, rank.length
         for k in mine:
             i = order[first[k]]
             for e in edges.get(i, ()):
@@ -212,45 +199,21 @@ class Engine:
                 if seconds > 0:
                     yield env.timeout(seconds)
             else:
-                yield from self._replay(rank, i)
+                rank.ready[i] = env.now
+                step = rank.step(i)
+                if step.messages:
+                    yield from self._p2p(rank, i, step.messages)
+                elif step.route is not None:
+                    yield from self._collective(rank, i, step.op.stream, step.route)
+                else:
+                    rank.start[i] = env.now
+                    yield from self._rated(rank, step.price)
+                rank.end[i] = env.now
             done[i] = 1
             self.events += 1
             event = waited.pop(i, None)
             if event is not None:
                 event.succeed()
-
-    def _replay(self, rank: Rank, i: int) -> Process:
-        """One op whose end depends on others."""
-        rank.ready[i] = self.env.now
-        op, price, route = rank.steps[rank.program.calls[int(rank.resolved.call[i])].body][int(rank.resolved.position[i])]
-        if route is not None:
-            yield from self._collective(rank, i, op.stream, route)
-        elif isinstance(op, P2P):
-            yield from self._p2p(rank, i, op)
-        else:
-            rank.start[i] = self.env.now
-            yield from self._rated(rank, price)
-        rank.end[i] = self.env.now
-
-    def _step(self, rank: Rank, op: Op) -> _Step:
-        if isinstance(op, Compute):
-            return _Step(op, self._overhead + sum(seconds(k, self.cluster.accelerator, self.profile) for k in op.kernels), None)
-        if isinstance(op, Collective):
-            ranks = tuple(self.workload.members(rank.rank, op.group).tolist())
-            nbytes = collective_bytes(rank.program, op)
-            plan = self.traffic.collective(op, nbytes, ranks)
-            kind = kind_of(self.traffic.structure(op, nbytes), ranks, self.fold.colour, ordered=False)
-            present = tuple(sorted({int(self.fold.representative[r]) for r in ranks}))
-            return _Step(op, 0.0, _Route(op.group, self._moves(plan, kind), present))
-        return _Step(op, 0.0, None)
-
-    def _moves(self, plan: CollectivePlan, kind: Hashable) -> tuple[Move, ...]:
-        moves = []
-        for p, phase in enumerate(plan.phases):
-            loads = self.fold.loads[kind, p]
-            path = self.network.path(loads) if phase.bytes > 0 and loads else None
-            moves.append(Move(phase.latency, phase.bytes, path, (kind, p)))
-        return tuple(moves)
 
     def _rated(self, rank: Rank, work: float) -> Process:
         """Compute beside transfers: the rate changes only when one of this rank's starts or ends. `slowed` adds up the seconds lost."""
@@ -267,87 +230,86 @@ class Engine:
         self.slowed[rank.rank] += max(0.0, self.env.now - began - due)
 
     def _fly(self, ranks: tuple[int, ...], kind: str, change: int) -> None:
-        if self._slows:
-            for r in ranks:
-                self._flying[r][kind] += change
-                changed = self._changed.pop(r, None)
-                if changed is not None:
-                    changed.succeed()
+        for r in ranks:
+            self._flying[r][kind] += change
+            changed = self._changed.pop(r, None)
+            if changed is not None:
+                changed.succeed()
 
-    def _collective(self, rank: Rank, i: int, stream: str, route: _Route) -> Process:
-        if len(route.present) == 1:
-            rank.start[i] = self.env.now
-            yield from self._beside(route, stream, rank.rank, i)
-            return
+    def _collective(self, rank: Rank, i: int, stream: str, route: Route) -> Process:
+        """Meet the others; the last to come moves the bytes. On another stream than compute that slows the compute of its ranks."""
         ordinal = (rank.rank, route.group, stream)
         key = (route.present, route.group, stream, self._ordinals[ordinal])
         self._ordinals[ordinal] += 1
-        meeting = self._meetings.setdefault(key, _Meeting(self.env.event()))
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            meeting = self._meetings[key] = _Meeting(self.env.event())
         meeting.arrived += 1
         if meeting.arrived == len(route.present):
             del self._meetings[key]
             meeting.start = self.env.now
-            yield from self._beside(route, stream, rank.rank, i)
-            meeting.event.succeed()
-        else:
-            yield meeting.event
+            self._begin(meeting, route.moves, rank.rank, i, route.present if stream != COMPUTE else (), "collective")
+        yield meeting.event
         rank.start[i] = meeting.start
 
-    def _beside(self, route: _Route, stream: str, rank: int, i: int) -> Process:
-        """Move the bytes; a collective on another stream than compute slows the compute of its ranks."""
-        beside = self._slows and stream != COMPUTE
-        if beside:
-            self._fly(route.present, "collective", 1)
-        yield from self._transfer(route.moves, rank, i)
-        if beside:
-            self._fly(route.present, "collective", -1)
-
-    def _p2p(self, rank: Rank, i: int, op: P2P) -> Process:
-        microbatches = rank.resolved.microbatches(i)
-        meetings = [self._post(rank, i, m, microbatches, sending=False) for m in op.recvs]
-        meetings += [self._post(rank, i, m, microbatches, sending=True) for m in op.sends]
+    def _p2p(self, rank: Rank, i: int, messages: tuple[Message, ...]) -> Process:
+        """Post the ends of messages, receives first; the second end of each starts it."""
+        microbatches, meetings = rank.resolved.program.calls[rank.call(i)].microbatches, []
+        for m in messages:
+            name = (m.channel, m.ends, microbatches[m.slot] if m.slot >= 0 else -1)
+            ordinal = self._ordinals[name, m.sending]
+            self._ordinals[name, m.sending] = ordinal + 1
+            meeting = self._meetings.get((name, ordinal))
+            if meeting is None:
+                meeting = self._meetings[name, ordinal] = _Meeting(self.env.event())
+            meetings.append(meeting)
+            meeting.arrived += 1
+            if m.sending:
+                meeting.outgoing = (m.moves, rank.rank, i)
+            if meeting.arrived == 2:
+                del self._meetings[name, ordinal]
+                meeting.start = self.env.now
+                assert meeting.outgoing is not None
+                self._begin(meeting, *meeting.outgoing, m.ends, "p2p")
         for meeting in meetings:
             if not meeting.event.processed:
                 yield meeting.event
-        rank.start[i] = min((m.start for m in meetings), default=self.env.now)
+        rank.start[i] = min([m.start for m in meetings])
 
-    def _post(self, rank: Rank, i: int, m: Msg, microbatches: tuple[int, ...], *, sending: bool) -> _Meeting:
-        """Post one end of a message; the second end starts it."""
-        peer = int(self.fold.representative[self.workload.peers[m.peer][rank.rank]])
-        microbatch = microbatches[m.buffer.slot] if m.buffer.slot >= 0 else -1
-        ends = (rank.rank, peer) if sending else (peer, rank.rank)
-        name = (m.channel, ends, microbatch)
-        ordinal = self._ordinals[name, sending]
-        self._ordinals[name, sending] += 1
-        meeting = self._meetings.setdefault((name, ordinal), _Meeting(self.env.event()))
-        meeting.arrived += 1
-        if sending:
-            self._outgoing[name, ordinal] = (self._message(rank, m), rank.rank, i)
-        if meeting.arrived == 2:
-            del self._meetings[name, ordinal]
-            meeting.start = self.env.now
-            self.env.process(self._deliver(meeting, ends, *self._outgoing.pop((name, ordinal))))
-        return meeting
+    def _begin(self, meeting: _Meeting, moves: tuple[Move, ...], rank: int, i: int, beside: tuple[int, ...], kind: str) -> None:
+        """Move the bytes of op `i` of `rank`; the event of the meeting fires at the end. It slows the compute of the ranks `beside`."""
+        if self._slows and beside:
+            self._fly(beside, kind, 1)
 
-    def _message(self, rank: Rank, m: Msg) -> tuple[Move, ...]:
-        target = int(self.workload.peers[m.peer][rank.rank])
-        nbytes = rank.program.nbytes((m.buffer,))
-        plan = self.traffic.message(nbytes, rank.rank, target)
-        return self._moves(plan, kind_of(message_key(rank.c, m, nbytes), (rank.rank, target), self.fold.colour, ordered=True))
+            def arrived() -> None:
+                self._fly(beside, kind, -1)
+                meeting.event.succeed()
 
-    def _deliver(self, meeting: _Meeting, ends: tuple[int, int], moves: tuple[Move, ...], sender: int, i: int) -> Process:
-        self._fly(ends, "p2p", 1)
-        yield from self._transfer(moves, sender, i)
-        self._fly(ends, "p2p", -1)
-        meeting.event.succeed()
+            self._move(moves, 0, rank, i, arrived)
+        else:
+            self._move(moves, 0, rank, i, meeting.event.succeed)
 
-    def _transfer(self, moves: tuple[Move, ...], rank: int, i: int) -> Process:
-        """The phases of a plan, one after the other: latency, then bytes on the links."""
-        for latency, nbytes, path, loads in moves:
-            if latency > 0:
-                yield self.env.timeout(latency)
-            if path is not None:
-                start = self.env.now
-                yield self.network.start(nbytes, path)
+    def _move(self, moves: tuple[Move, ...], at: int, rank: int, i: int, then: Callable[[], object]) -> None:
+        """The phases of a plan from `at` on, one after the other: latency, then bytes on the links."""
+        if at == len(moves):
+            then()
+            return
+        self.events += 1
+        latency, nbytes, path, loads = moves[at]
+
+        def go(_: object = None) -> None:
+            start = self.env.now
+
+            def passed() -> None:
                 self.transfers.append(Transfer(rank, i, nbytes, loads, start, self.env.now))
-            self.events += 1
+                self._move(moves, at + 1, rank, i, then)
+
+            if path is None:
+                self._move(moves, at + 1, rank, i, then)
+            else:
+                self.network.start(nbytes, path, passed)
+
+        if latency > 0:
+            self.env.timeout(latency).callbacks.append(go)
+        else:
+            go()

@@ -18,15 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ParasimError
+from ..hashes import DIGITS, Hashes, floats, mix
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
 from .traffic import Instances, Traffic
 
 LinkColour = int
 LoadKey = tuple[Hashable, int]  # (transfer kind, phase)
-Hashes = NDArray[np.uint64]
-DIGITS = 12  # loads and latencies are compared to this many decimals
-ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # multipliers of splitmix64 (Steele et al. 2014)
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class _Refinement:
         self.used, self.link = np.unique(_joined([x.link for x in instances]), return_inverse=True)
         kinds = {k: n for n, k in enumerate(dict.fromkeys(cluster.links[i].kind for i in self.used.tolist()))}
         plain = np.array([kinds[cluster.links[i].kind] for i in self.used.tolist()], dtype=np.int64)
-        self.plain = _mix(_floats(capacity[self.used]), plain.astype(np.uint64))
+        self.plain = mix(floats(capacity[self.used]), plain.astype(np.uint64))
 
     def kinds(self, colour: IntArray) -> Hashes:
         """A hash per instance: its structure and the colours of its ranks (in order for messages)."""
@@ -95,13 +93,13 @@ class _Refinement:
         for n, x in enumerate(self.all):
             seen = colour[x.members].astype(np.uint64)
             if x.ordered:
-                seen = _mix(seen, np.arange(seen.shape[1], dtype=np.uint64)[None, :])
-            out.append(_mix(_mix(seen).sum(axis=1, dtype=np.uint64), np.uint64(n)))
+                seen = mix(seen, np.arange(seen.shape[1], dtype=np.uint64)[None, :])
+            out.append(mix(mix(seen).sum(axis=1, dtype=np.uint64), np.uint64(n)))
         return np.concatenate(out) if out else np.zeros(0, dtype=np.uint64)
 
     def link_loads(self, kinds: Hashes) -> tuple[IntArray, Hashes, NDArray[np.float64], IntArray]:
         """Summed load of every (link, kind and phase): link, hash of kind and phase, load, and an entry that belongs to it."""
-        key = _mix(kinds[self.instance], self.phase.astype(np.uint64))
+        key = mix(kinds[self.instance], self.phase.astype(np.uint64))
         order = np.lexsort((key, self.link))
         link, key = self.link[order], key[order]
         new = np.ones(len(order), dtype=bool)
@@ -113,24 +111,24 @@ class _Refinement:
     def signatures(self, kinds: Hashes) -> Hashes:
         """A hash per used link: kind, capacity, and the load of every transfer kind on it."""
         link, key, load, _ = self.link_loads(kinds)
-        return _mix(self.plain, _summed(_mix(key, _floats(load)), link, len(self.used)))
+        return mix(self.plain, _summed(mix(key, floats(load)), link, len(self.used)))
 
     def refine(self, colour: IntArray) -> IntArray:
         """New colours: the old one and what each transfer of the rank looks like on the links."""
         kinds = self.kinds(colour)
         signatures = self.signatures(kinds)
-        seen = _mix(signatures[self.link], _mix(_floats(self.weight), self.phase.astype(np.uint64)))
-        looks = _mix(kinds, _summed(seen, np.asarray(self.instance, dtype=np.int64), len(kinds)))
+        seen = mix(signatures[self.link], mix(floats(self.weight), self.phase.astype(np.uint64)))
+        looks = mix(kinds, _summed(seen, np.asarray(self.instance, dtype=np.int64), len(kinds)))
         total = np.zeros(self.world, dtype=np.uint64)
         for x, base in zip(self.all, self.base.tolist(), strict=False):
             look = looks[base : base + len(x.members)]
             if x.latency.size:
-                look = _mix(look, _mix(_floats(x.latency), np.arange(x.latency.shape[1], dtype=np.uint64)[None, :]).sum(axis=1, dtype=np.uint64))
+                look = mix(look, mix(floats(x.latency), np.arange(x.latency.shape[1], dtype=np.uint64)[None, :]).sum(axis=1, dtype=np.uint64))
             for position in range(x.members.shape[1]) if x.ordered else ():
-                np.add.at(total, x.members[:, position], _mix(look, np.uint64(position + 1)))
+                np.add.at(total, x.members[:, position], mix(look, np.uint64(position + 1)))
             if not x.ordered:
                 np.add.at(total, x.members, look[:, None])
-        return _renumbered(_mix(colour.astype(np.uint64), total))
+        return _renumbered(mix(colour.astype(np.uint64), total))
 
     def network(self, colour: IntArray) -> tuple[tuple[tuple[str, str, float, int], ...], dict[LoadKey, dict[int, float]]]:
         """The links by colour, and the loads of every kind on them, checked to be equal on all links of a colour."""
@@ -150,33 +148,23 @@ class _Refinement:
                 named[int(kinds[base + i])] = kind_of(x.structure, tuple(x.members[i].tolist()), colour, ordered=x.ordered)
                 for p in range(x.latency.shape[1]):
                     loads[named[int(kinds[base + i])], p] = {}
-        link, _, load, entry = self.link_loads(kinds)
-        for c, value, e in sorted(zip(of_link[link].tolist(), load.tolist(), entry.tolist(), strict=True)):
-            row = loads[named[int(kinds[self.instance[e]])], int(self.phase[e])]
-            if abs(row.setdefault(c, value) - value) > 10.0**-DIGITS * max(1.0, value):
-                raise ParasimError(f"folding: links of colour {c} carry {row[c]} and {value}: the partition is not equitable; use --no-fold")
+        link, key, load, entry = self.link_loads(kinds)
+        colours = of_link[link]
+        order = np.lexsort((load, colours, key))
+        key, colours, load, entry = key[order], colours[order], load[order], entry[order]
+        new = np.ones(len(key), dtype=bool)
+        new[1:] = (key[1:] != key[:-1]) | (colours[1:] != colours[:-1])
+        first = np.nonzero(new)[0]
+        last = np.append(first[1:], len(key))[: len(first)] - 1
+        for c, low, high, e in zip(colours[first].tolist(), load[first].tolist(), load[last].tolist(), entry[first].tolist(), strict=True):
+            if high - low > 10.0**-DIGITS * max(1.0, high):
+                raise ParasimError(f"folding: links of colour {c} carry {low} and {high}: the partition is not equitable; use --no-fold")
+            loads[named[int(kinds[self.instance[e]])], int(self.phase[e])][c] = low
         return tuple(links), loads
 
 
 def _joined(parts: list[NDArray[np.generic]]) -> NDArray[np.generic]:
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-
-
-def _mix(*values: NDArray[np.generic] | np.generic) -> Hashes:
-    """A 64-bit hash of the values at each place (splitmix64's finisher over their running sum)."""
-    out = np.zeros(1, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        for value in values:
-            out = (out + np.asarray(value, dtype=np.uint64)) * np.uint64(ODD[0]) + np.uint64(ODD[0])
-            out = (out ^ (out >> np.uint64(30))) * np.uint64(ODD[1])
-            out = (out ^ (out >> np.uint64(27))) * np.uint64(ODD[2])
-            out = out ^ (out >> np.uint64(31))
-    return out
-
-
-def _floats(values: NDArray[np.float64]) -> Hashes:
-    """The bits of floats rounded to DIGITS decimals (-0 and 0 alike)."""
-    return (np.round(values, DIGITS) + 0.0).view(np.uint64)
 
 
 def _summed(hashes: Hashes, at: IntArray, n: int) -> Hashes:

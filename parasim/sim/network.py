@@ -7,12 +7,15 @@ starts or ends, and only in the connected component that it touches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
 import simpy
+from simpy.events import EventPriority
+
+LAST = EventPriority(2)  # priority of an event that comes after all others of its instant; simpy's own are 0 and 1
 
 
 class Path(NamedTuple):
@@ -24,19 +27,19 @@ class Path(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Fluid:
-    """A transfer in flight. `left` bytes of progress, `rate` bytes/s, `since` the time both hold for, `number` its turn in every order."""
+    """A transfer in flight. `left` bytes of progress, what comes `then`, `rate` bytes/s, `since` the time both hold for, `number` its turn in every order."""
 
     left: float
     loads: Mapping[int, float]
-    done: simpy.Event
+    then: Callable[[], None]
     rate: float
     since: float
     number: int = 0
-    version: int = 0
+    end: simpy.Event | None = None
 
 
 class Network:
-    """Links by colour with capacities (bytes/s), and the fluids on them."""
+    """Links by colour with capacities (bytes/s), and the fluids on them. Fluids that share links get new rates once per instant."""
 
     def __init__(self, env: simpy.Environment, capacity: Sequence[float]) -> None:
         self.env = env
@@ -44,55 +47,66 @@ class Network:
         self.on_link: list[dict[int, Fluid]] = [{} for _ in self.capacity]
         self.started = 0
         self.solves = 0
+        self._touched: dict[int, Fluid] = {}
 
     def path(self, loads: Mapping[int, float]) -> Path:
         """`loads` without the empty ones, and what they allow alone."""
         real = {link: w for link, w in loads.items() if w > 0}
         return Path(real, min((self.capacity[link] / w for link, w in real.items()), default=inf))
 
-    def start(self, nbytes: float, path: Path) -> simpy.Event:
-        """Put a fluid on its links; the event fires when its last byte has passed."""
-        env, loads, on_link = self.env, path.loads, self.on_link
+    def start(self, nbytes: float, path: Path, then: Callable[[], None]) -> None:
+        """Put a fluid on its links; `then` is called when its last byte has passed."""
         self.started += 1
-        fluid = Fluid(nbytes, loads, env.event(), 0.0, env.now, self.started)
+        fluid = Fluid(nbytes, path.loads, then, 0.0, self.env.now, self.started)
         shared = False
-        for link in loads:
-            others = on_link[link]
+        for link in path.loads:
+            others = self.on_link[link]
             if others:
                 shared = True
             others[fluid.number] = fluid
         if shared:
-            self._solve(self._component(fluid))
+            self._touch({fluid.number: fluid})
         else:
             self._set(fluid, path.solo)
-        return fluid.done
 
-    def _finish(self, fluid: Fluid, version: int) -> None:
-        if fluid.version != version:
-            return
-        neighbours: dict[int, Fluid] = {}
+    def _finish(self, fluid: Fluid) -> None:
         for link in fluid.loads:
             others = self.on_link[link]
             del others[fluid.number]
             if others:
-                neighbours |= others
-        fluid.done.succeed()
+                self._touch(others)
+        self._touched.pop(fluid.number, None)
+        fluid.then()
+
+    def _touch(self, fluids: Mapping[int, Fluid]) -> None:
+        """Remember who needs a new rate; all of an instant are settled together, when nothing else is left to happen then."""
+        if not self._touched:
+            last = self.env.event()
+            last._ok, last._value = True, None  # as a Timeout does: it has happened and only waits for its turn
+            last.callbacks.append(self._settle)
+            self.env.schedule(last, priority=LAST)
+        self._touched |= fluids
+
+    def _settle(self, _: simpy.Event) -> None:
+        touched, self._touched = self._touched, {}
         seen: set[int] = set()
-        for number in sorted(neighbours):
+        for number in sorted(touched):
             if number not in seen:
-                component = self._component(neighbours[number])
+                component = self._component(touched[number])
                 seen.update(f.number for f in component)
                 self._solve(component)
 
     def _component(self, fluid: Fluid) -> list[Fluid]:
         """All that share links with `fluid`, directly or through others, in order of their numbers."""
-        found, todo = {fluid.number: fluid}, [fluid]
+        found, todo, links = {fluid.number: fluid}, [fluid], set[int]()
         while todo:
             for link in todo.pop().loads:
-                for number, other in self.on_link[link].items():
-                    if number not in found:
-                        found[number] = other
-                        todo.append(other)
+                if link not in links:
+                    links.add(link)
+                    for number, other in self.on_link[link].items():
+                        if number not in found:
+                            found[number] = other
+                            todo.append(other)
         return [found[number] for number in sorted(found)]
 
     def _solve(self, fluids: Sequence[Fluid]) -> None:
@@ -106,10 +120,9 @@ class Network:
         now = self.env.now
         if now > fluid.since:
             fluid.left = max(0.0, fluid.left - fluid.rate * (now - fluid.since))
-        fluid.rate, fluid.since, fluid.version = rate, now, fluid.version + 1
-        version = fluid.version
-        end = self.env.timeout(0.0 if rate == inf else fluid.left / rate)
-        end.callbacks.append(lambda _: self._finish(fluid, version))
+        fluid.rate, fluid.since = rate, now
+        end = fluid.end = self.env.timeout(0.0 if rate == inf else fluid.left / rate)
+        end.callbacks.append(lambda event: self._finish(fluid) if event is fluid.end else None)
 
 
 def max_min(fluids: Sequence[Fluid], capacity: Sequence[float]) -> dict[Fluid, float]:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from .. import timeline as tl
 from ..cost.pricing import PRICES, flops
-from ..program.ops import P2P, Collective, Compute
+from ..program.ops import Compute
 from ..timeline import Timeline
 from ..timeline_columns import names, op_columns
-from .engine import Engine, Move, Rank
-from .traffic import collective_bytes
+from .engine import Engine, Rank
+from .steps import Move
 
 
 def record(engine: Engine) -> Timeline:
@@ -24,7 +24,7 @@ def record(engine: Engine) -> Timeline:
     at = 0
     for rank in engine.ranks:
         rows, waits, births = op_columns(rank.rank, rank.resolved, streams, phases, buffers, rank.ready, rank.start, rank.end)
-        rows["bytes"] = _wire_bytes(engine, rank)
+        rows["bytes"] = _wire_bytes(rank)
         first[rank.rank] = at
         for column in waits.dtype.names or ():
             waits[column] += at
@@ -46,17 +46,10 @@ def record(engine: Engine) -> Timeline:
     )
 
 
-def _wire_bytes(engine: Engine, rank: Rank) -> NDArray[np.float64]:
+def _wire_bytes(rank: Rank) -> NDArray[np.float64]:
     """Bytes this rank puts on the wire for every op instance."""
-    table = {name: np.array([_sent(engine, rank, op) for op in body]) for name, body in rank.program.bodies.items()}
+    table = {name: np.array([step.sent for step in steps]) for name, steps in rank.steps.items()}
     return np.concatenate([table[call.body] for call in rank.program.calls])
-
-
-def _sent(engine: Engine, rank: Rank, op: Compute | Collective | P2P) -> float:
-    if isinstance(op, Collective):
-        ranks = tuple(engine.workload.members(rank.rank, op.group).tolist())
-        return engine.traffic.collective(op, collective_bytes(rank.program, op), ranks).wire_bytes_per_rank
-    return float(sum(rank.program.nbytes((m.buffer,)) for m in op.sends)) if isinstance(op, P2P) else 0.0
 
 
 def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:

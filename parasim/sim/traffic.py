@@ -7,9 +7,10 @@ one plan per set of ranks (of the largest size) tells what folding needs to know
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,42 +109,62 @@ class Traffic:
             ranks = np.nonzero(self.workload.class_of_rank == c)[0]
             for m, nbytes in messages:
                 members = np.stack([ranks, self.workload.peers[m.peer][ranks]], axis=1)
-                out.append(_columns(message_key(c, m, nbytes), members, [self.message(nbytes, int(a), int(b)) for a, b in members]))
+                out.append(self._columns(message_key(c, m, nbytes), members, lambda pair, nbytes=nbytes: self.message(nbytes, *pair)))  # type: ignore[misc]
         for key, (op, nbytes) in largest.items():
             table = self.workload.groups[op.group]
             members = table[np.isin(self.workload.class_of_rank[table], users[key]).any(axis=1)]
-            out.append(_columns(key, members, [self.collective(op, nbytes, tuple(row)) for row in members.tolist()]))
+            out.append(self._columns(key, members, lambda ranks, op=op, nbytes=nbytes: self.collective(op, nbytes, ranks)))  # type: ignore[misc]
         return out
+
+    def _columns(self, structure: Hashable, members: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan]) -> Instances:
+        """The instances int[k, n] of a structure: one plan for all sets of ranks that look alike on the network."""
+        parts: list[Loads] = []
+        latency = np.zeros((len(members), 0))
+        for rows in self._alike(members):
+            made = planner(tuple(members[rows[0]].tolist()))
+            if latency.shape[1] < len(made.phases):
+                latency = np.pad(latency, ((0, 0), (0, len(made.phases) - latency.shape[1])))
+            latency[rows, : len(made.phases)] = [phase.latency for phase in made.phases]
+            parts += self._spread(made, members, rows, planner)
+        return Instances(structure, members, latency, *(np.concatenate([getattr(p, c) for p in (Loads(), *parts)]) for c in Loads._fields))
+
+    def _alike(self, members: IntArray) -> list[IntArray]:
+        """The rows of `members` that look alike, as lists of row numbers."""
+        if self.cluster.alike is None or len(members) < 2:
+            return [np.array([i]) for i in range(len(members))]
+        inverse = np.unique(self.cluster.alike.looks(members), return_inverse=True)[1]
+        order = np.argsort(inverse, kind="stable")
+        return np.split(order, np.nonzero(np.diff(inverse[order]))[0] + 1)
+
+    def _spread(self, made: CollectivePlan, members: IntArray, rows: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan]) -> Iterator[Loads]:
+        """What the plan of the first of `rows` puts on the links, and the same for the others with links of their own."""
+        for p, part in enumerate(made.phases):
+            if not part.weights:
+                continue
+            links, weights = (np.array(column) for column in zip(*part.weights, strict=True))
+            found = links[None]
+            if len(rows) > 1:
+                assert self.cluster.alike is not None
+                translated = self.cluster.alike.translate(links, members[rows[0]], members[rows])
+                if translated is None:  # a link that no member leads to: each by itself
+                    yield from (load for row in rows for load in self._spread(planner(tuple(members[row].tolist())), members, np.array([row]), planner))
+                    return
+                found = translated
+            yield Loads(np.repeat(rows, len(links)), np.full(found.size, p), found.ravel(), np.tile(weights, len(rows)).astype(np.float64))
+
+
+class Loads(NamedTuple):
+    """Entries of `Instances`: bytes per byte of progress on links, by instance and phase."""
+
+    instance: IntArray = np.zeros(0, dtype=np.int64)
+    phase: IntArray = np.zeros(0, dtype=np.int64)
+    link: IntArray = np.zeros(0, dtype=np.int64)
+    weight: NDArray[np.float64] = np.zeros(0)
 
 
 def _busy(plan: CollectivePlan) -> list[bool]:
     """Which phases move bytes."""
     return [phase.bytes > 0 and bool(phase.weights) for phase in plan.phases]
-
-
-def _columns(structure: Hashable, members: IntArray, plans: list[CollectivePlan]) -> Instances:
-    phases = max((len(p.phases) for p in plans), default=0)
-    latency = np.zeros((len(plans), phases))
-    instance, phase, links, weights = [], [], list[int](), list[float]()
-    for i, made in enumerate(plans):
-        for p, part in enumerate(made.phases):
-            latency[i, p] = part.latency
-            if part.weights:
-                link, weight = zip(*part.weights, strict=True)
-                links += link
-                weights += weight
-                instance.append(np.full(len(link), i))
-                phase.append(np.full(len(link), p))
-    none = np.zeros(0, dtype=np.int64)
-    return Instances(
-        structure,
-        members,
-        latency,
-        np.concatenate(instance) if instance else none,
-        np.concatenate(phase) if phase else none,
-        np.array(links, dtype=np.int64),
-        np.array(weights, dtype=np.float64),
-    )
 
 
 def message_key(c: int, m: Msg, nbytes: int) -> Hashable:

@@ -18,6 +18,7 @@ from ..provenance import Number
 if TYPE_CHECKING:
     import networkx as nx
 
+    from .alike import Alike
     from .bulk import Climbs
 
 MANY = 512  # pairs from which columns of routes pay
@@ -128,6 +129,17 @@ class Cluster:
     @cached_property
     def _climbs(self) -> Climbs | None:
         return self.router.columns(self.devices, self.index)
+
+    @cached_property
+    def alike(self) -> Alike | None:
+        """Which sets of devices look alike; None where the network has no such structure."""
+        if self._climbs is None:
+            return None
+        from .alike import alike
+
+        number = {node: i for i, node in enumerate(dict.fromkeys(self.node_of[d] for d in self.devices))}
+        latencies = np.array([link.latency for link in self.links], dtype=np.float64)
+        return alike(self._climbs, [number[self.node_of[d]] for d in self.devices], self.bandwidths, latencies, self.kinds)
 
     def _find(self, a: str, b: str) -> tuple[int, ...]:
         path = self.router.path(a, b)

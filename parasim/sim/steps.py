@@ -1,0 +1,132 @@
+"""What every op template of a simulated rank costs: seconds of a Compute, the way of a Collective's bytes, the messages of a P2P.
+
+Worked out once per template, never per instance; equal kernels and equal collectives share their price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..collectives.plan import CollectivePlan
+from ..cost.pricing import seconds, signature
+from ..cost.profile import Profile
+from ..program.ops import P2P, Collective, Compute, Kernel, Msg, Op
+from ..program.workload import Program
+from ..topology.cluster import Accelerator
+from .fold import Fold, LoadKey, kind_of
+from .network import Path
+from .traffic import Traffic, collective_bytes, message_key
+
+
+class Move(NamedTuple):
+    """A phase of a plan in the folded network: latency, then bytes along a path. `loads` is its key in the fold."""
+
+    latency: float
+    bytes: float
+    path: Path | None
+    loads: LoadKey
+
+    @property
+    def seconds(self) -> float:
+        """Its time alone on its links."""
+        return self.latency + (self.bytes / self.path.solo if self.path is not None else 0.0)
+
+
+class Route(NamedTuple):
+    """How a rank's collective runs: its group, what it moves, the representatives that must meet, bytes that this rank sends."""
+
+    group: str
+    moves: tuple[Move, ...]
+    present: tuple[int, ...]
+    sent: float
+
+
+class Message(NamedTuple):
+    """One end of a message: its channel, the representatives (sender, receiver), the slot that names its microbatch; `sent` bytes, moved how."""
+
+    channel: str
+    ends: tuple[int, int]
+    slot: int
+    sending: bool
+    sent: float
+    moves: tuple[Move, ...]
+
+
+class Step(NamedTuple):
+    """An op template of a rank, priced: seconds of a Compute, route of a Collective, messages of a P2P with receives first."""
+
+    op: Op
+    price: float = 0.0
+    route: Route | None = None
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def sent(self) -> float:
+        """Bytes this rank puts on the wire."""
+        return self.route.sent if self.route is not None else sum([m.sent for m in self.messages])
+
+
+@dataclass
+class Pricer:
+    """Makes Steps; keeps what it has priced."""
+
+    traffic: Traffic
+    fold: Fold
+    path: Callable[[Mapping[int, float]], Path]
+    accelerator: Accelerator
+    profile: Profile
+    _seconds: dict[Hashable, float] = field(default_factory=dict)
+    _moves: dict[Hashable, tuple[Move, ...]] = field(default_factory=dict)
+    _routes: dict[Hashable, Route] = field(default_factory=dict)
+    _members: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+
+    def steps(self, rank: int, c: int, program: Program) -> dict[str, list[Step]]:
+        """The templates of `program`, of class `c`, as `rank` runs them, by body."""
+        return {name: [self._step(rank, c, program, op) for op in body] for name, body in program.bodies.items()}
+
+    def _step(self, rank: int, c: int, program: Program, op: Op) -> Step:
+        if isinstance(op, Compute):
+            return Step(op, self.profile.get("compute.op_overhead", 0.0) + sum([self._kernel(k) for k in op.kernels]))
+        if isinstance(op, Collective):
+            return Step(op, route=self._route(rank, op, collective_bytes(program, op)))
+        assert isinstance(op, P2P)
+        ends = [self._message(rank, c, program, m, sending) for ms, sending in ((op.recvs, False), (op.sends, True)) for m in ms]
+        return Step(op, messages=tuple(ends))
+
+    def _kernel(self, kernel: Kernel) -> float:
+        key = signature(kernel)
+        known = self._seconds.get(key)
+        if known is None:
+            known = self._seconds[key] = seconds(kernel, self.accelerator, self.profile)
+        return known
+
+    def _route(self, rank: int, op: Collective, nbytes: int) -> Route:
+        here = (rank, op.group)
+        if here not in self._members:
+            ranks = tuple(self.traffic.workload.members(rank, op.group).tolist())
+            self._members[here] = ranks, tuple(sorted({int(self.fold.representative[r]) for r in ranks}))
+        ranks, present = self._members[here]
+        key = (op.op, op.group, op.root, op.load, op.copies, nbytes, ranks)
+        if key not in self._routes:
+            plan = self.traffic.collective(op, nbytes, ranks)
+            kind = kind_of(self.traffic.structure(op, nbytes), ranks, self.fold.colour, ordered=False)
+            self._routes[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank)
+        return self._routes[key]
+
+    def _message(self, rank: int, c: int, program: Program, m: Msg, sending: bool) -> Message:
+        other = int(self.traffic.workload.peers[m.peer][rank])
+        peer = int(self.fold.representative[other])
+        moves: tuple[Move, ...] = ()
+        nbytes = program.nbytes((m.buffer,)) if sending else 0
+        if sending:
+            moves = self._moved(self.traffic.message(nbytes, rank, other), kind_of(message_key(c, m, nbytes), (rank, other), self.fold.colour, ordered=True))
+        return Message(m.channel, (rank, peer) if sending else (peer, rank), m.buffer.slot, sending, float(nbytes), moves)
+
+    def _moved(self, plan: CollectivePlan, kind: Hashable) -> tuple[Move, ...]:
+        moves = []
+        for p, phase in enumerate(plan.phases):
+            loads = self.fold.loads[kind, p]
+            moves.append(Move(phase.latency, phase.bytes, self.path(loads) if phase.bytes > 0 and loads else None, (kind, p)))
+        return tuple(moves)
