@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from ..units import DIMENSIONS, format_bytes, format_seconds
 from .scalars import TYPE_NAMES
-from .schema import MODEL_KINDS, QUANTITIES, Block, PerturbKeys, RunKeys, unit_of
+from .schema import MODEL_KINDS, QUANTITIES, Block, LatentKeys, MixtureKeys, PerturbKeys, RunKeys, unit_of
 
 HEADER = ("key", "type", "unit", "default", "meaning")
 
@@ -20,6 +20,8 @@ def reference() -> str:
     parts = ["## Run file\n", _table(_rows(RunKeys, ""))]
     for kind, block in MODEL_KINDS.items():
         parts += [f"\n## Inline model of kind {kind}\n", _table(_rows(block, "model."))]
+    parts += ["\n## Experts of a transformer\n", _table(_rows(MixtureKeys, "model.experts."))]
+    parts += ["\n## Latent attention of a transformer\n", _table(_rows(LatentKeys, "model.latent."))]
     return "\n".join([*parts, "\n## An entry of perturb\n", _table(_rows(PerturbKeys, "perturb[0]."))]) + "\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import InvalidLayout, Violation
-from ..model.spec import Model
+from ..model.spec import Model, Transformer
 from ..parallel.check import HALF, batch_violation, check, divisors, legal
 from ..parallel.layout import FULL, Batch, DataParallel, Degrees, Kernels, Layout, Optimizer, Pipeline, Recompute, Tensor, Zero
 from ..parallel.placement import split_layers
@@ -28,7 +28,7 @@ def resolve(keys: RunKeys, model: Model) -> Plan:
     broken += (v for v in check(model, layout) if (v.field, v.value) not in seen)
     if broken:
         raise InvalidLayout(broken)
-    return Plan(model, layout, tuple(_assumptions(keys, layout)))
+    return Plan(model, layout, (*_notes(model), *_assumptions(keys, layout)))
 
 
 def _sizes(keys: RunKeys) -> tuple[Degrees, Batch, list[Violation]]:
@@ -98,6 +98,11 @@ def _chunks(keys: RunKeys) -> int:
     pipe = keys.pipeline
     row = SCHEDULES[pipe.schedule]
     return row.chunks if row.fixed and "chunks" not in pipe.model_fields_set else pipe.chunks
+
+
+def _notes(model: Model) -> Iterator[str]:
+    """What was assumed when the model was read."""
+    yield from (f"model {model.name}: {note}" for note in (model.notes if isinstance(model, Transformer) else ()))
 
 
 def _assumptions(keys: RunKeys, layout: Layout) -> Iterator[str]:

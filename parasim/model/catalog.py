@@ -21,13 +21,20 @@ SUFFIXES = (".json", ".yaml", ".yml")
 
 def catalog() -> dict[str, Model]:
     """Every model that ships with parasim, by name, in order of name."""
-    return dict(_catalog())
+    return {name: _shipped(name) for name in names()}
 
 
 @cache
-def _catalog() -> dict[str, Model]:
-    entries = sorted((e for e in files(__package__).joinpath("catalog").iterdir() if e.name.endswith(".yaml")), key=lambda e: e.name)
-    return {e.name.removesuffix(".yaml"): read_model(parse(e.read_bytes(), e.name).mapping(), e.name, e.name.removesuffix(".yaml")) for e in entries}
+def names() -> tuple[str, ...]:
+    """Names of the catalog, in order; no model is read for it."""
+    entries = (e.name for e in files(__package__).joinpath("catalog").iterdir())
+    return tuple(sorted(e.removesuffix(".yaml") for e in entries if e.endswith(".yaml")))
+
+
+@cache
+def _shipped(name: str) -> Model:
+    file = f"{name}.yaml"
+    return read_model(parse(files(__package__).joinpath("catalog", file).read_bytes(), file).mapping(), file, name)
 
 
 def load_model(spec: str | Path | Mapping[str, object], where: Path = Path()) -> Model:
@@ -40,17 +47,17 @@ def load_model(spec: str | Path | Mapping[str, object], where: Path = Path()) ->
     if isinstance(spec, Mapping):
         return read_model(spec, "model")
     if not isinstance(spec, str | Path):
-        raise Malformed(f"model={spec} must be a name of the catalog, a path or a mapping; names: {', '.join(_catalog())}")
-    if str(spec) in _catalog():
-        return _catalog()[str(spec)]
+        raise Malformed(f"model={spec} must be a name of the catalog, a path or a mapping; names: {', '.join(names())}")
+    if str(spec) in names():
+        return _shipped(str(spec))
     path = where / Path(spec).expanduser()
     if path.is_dir():
         path = path / "config.json"
     if path.is_file():
         return _load_file(path)
     if isinstance(spec, Path) or path.suffix in SUFFIXES or "/" in spec:
-        raise Malformed(f"model={spec}: no such file: {path}; {nearest(str(spec), _catalog())}")
-    raise Malformed(f"model={spec} is not in the catalog; {nearest(spec, _catalog())}")
+        raise Malformed(f"model={spec}: no such file: {path}; {nearest(str(spec), names())}")
+    raise Malformed(f"model={spec} is not in the catalog; {nearest(spec, names())}")
 
 
 def _load_file(path: Path) -> Model:

@@ -41,11 +41,20 @@ class Latent:
     value_dim: int
 
 
+Activation = Literal["gelu", "relu", "squared_relu", "swiglu", "geglu"]
+GATED: tuple[Activation, ...] = ("swiglu", "geglu")
+Bias = bool | Literal["qkv", "attention", "mlp"]
+BIASED: dict[Bias, tuple[str, ...]] = {True: ("qkv", "out", "up", "down"), False: (), "qkv": ("qkv",), "attention": ("qkv", "out"), "mlp": ("up", "down")}
+
+
 @dataclass(frozen=True)
 class Transformer:
-    """A decoder-only transformer. Widths are in elements; `bias` adds biases to every linear layer (GPT), `positions` learned or rotary.
+    """A decoder-only transformer. Widths are in elements.
 
-    `experts` and `latent` replace the feed-forward and the attention of its layers.
+    `bias` says which linear layers have biases: all (GPT), none (Llama), `qkv` (Qwen 2), `attention` or `mlp` alone.
+    `norm_weights`: `all` of a norm, its `scale` only (a layer norm without bias) or `none` (OLMo). `norm_at`: norms before each branch (`pre`), on what
+    it adds to the residual stream (`post`, OLMo 2) or `both` (Gemma 2). `qk_norm`: RMS norms on queries and keys, per `head` (Qwen 3) or over the
+    `full` width (OLMo 2). `experts` and `latent` replace the feed-forward and the attention of its layers. `notes`: what was assumed when it was read.
     """
 
     name: str
@@ -56,15 +65,48 @@ class Transformer:
     head_dim: int
     ffn: int
     vocab: int
-    activation: Literal["gelu", "swiglu"] = "swiglu"
+    activation: Activation = "swiglu"
     norm: Literal["layer_norm", "rms_norm"] = "rms_norm"
-    bias: bool = False
-    positions: Literal["learned", "rotary"] = "rotary"
+    bias: Bias = False
+    positions: Literal["learned", "rotary", "alibi", "none"] = "rotary"
     max_positions: int = 0
     tied: bool = False
+    norm_weights: Literal["all", "scale", "none"] = "all"
+    norm_at: Literal["pre", "post", "both"] = "pre"
+    qk_norm: Literal["none", "head", "full"] = "none"
     experts: Experts | None = None
     latent: Latent | None = None
+    notes: tuple[str, ...] = ()
     kind: Literal["transformer"] = "transformer"
+
+    @property
+    def gates(self) -> int:
+        """Columns of the up projection per column of the activation's result: 2 when the activation is gated."""
+        return 2 if self.activation in GATED else 1
+
+    @property
+    def key_dim(self) -> int:
+        """Width of one head's queries and keys."""
+        return self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """Width of one head's values."""
+        return self.latent.value_dim if self.latent else self.head_dim
+
+    @property
+    def qkv(self) -> int:
+        """Columns of queries, keys and values together, as attention reads them; the keys and values of `latent` are one per query head."""
+        kv = self.heads if self.latent else self.kv_heads
+        return (self.heads + kv) * self.key_dim + kv * self.value_dim
+
+    def biased(self, matrix: str) -> bool:
+        """Whether the linear layer `matrix` (qkv, out, up, down) has a bias."""
+        return matrix in BIASED[self.bias]
+
+    def sparse(self, layer: int) -> bool:
+        """Whether `layer` (from 0) has experts."""
+        return self.experts is not None and self.experts.at(layer)
 
 
 @dataclass(frozen=True)

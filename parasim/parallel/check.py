@@ -164,6 +164,7 @@ def _dtypes(model: Model, layout: Layout) -> Iterator[Violation]:
 def _model(model: Model, layout: Layout) -> Iterator[Violation]:
     if isinstance(model, Mlp | Fixed):
         return
+    yield from _not_lowered(model)
     if model.heads % model.kv_heads:
         yield Violation("model.kv_heads", str(model.kv_heads), f"must divide model.heads={model.heads}", legal(divisors(model.heads), model.kv_heads))
     if model.positions == "rotary" and model.head_dim % 2:
@@ -187,3 +188,26 @@ def _kernels(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("kernels.dropout", "true", "is modelled for transformers", "legal: false")
     if kernels.attention == "unfused" and not isinstance(model, Transformer):
         yield Violation("kernels.attention", kernels.attention, "needs a transformer", "legal: tiled")
+
+
+def _not_lowered(model: Transformer) -> Iterator[Violation]:
+    """Parts of a model whose sizes are known and whose kernels are not written yet."""
+    plain = Transformer("plain", 1, 1, 1, 1, 1, 1, 1)
+    if model.experts:
+        yield Violation("model.experts", f"{model.experts.count} experts", "cannot be laid out yet", "only dense models can be run")
+    if model.latent:
+        yield Violation("model.latent", f"rank {model.latent.kv_rank}", "cannot be laid out yet", "write kv_heads and head_dim")
+    for name, lowered in LOWERED.items():
+        if getattr(model, name) not in (getattr(plain, name), *lowered):
+            legal_ = ", ".join(str(v).lower() for v in dict.fromkeys((getattr(plain, name), *lowered)))
+            yield Violation(f"model.{name}", str(getattr(model, name)).lower(), "cannot be laid out yet", f"legal: {legal_}")
+
+
+LOWERED: dict[str, tuple[object, ...]] = {
+    "activation": ("gelu", "swiglu"),
+    "bias": (True,),
+    "positions": ("learned", "rotary"),
+    "norm_weights": (),
+    "norm_at": (),
+    "qk_norm": (),
+}
