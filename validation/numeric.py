@@ -72,6 +72,7 @@ def _data(mode: str, zero: int = 0) -> dict[str, Any]:
 SP = {"tensor": Tensor(sequence_parallel=True)}
 MODULES = ("layernorm", "rotary", "core_attn", "proj", "residual", "mlp")
 UNFUSED = {"kernels": Kernels("unfused", dropout=True)}
+SCALED: dict[str, Any] = {"linear": "fp64"}  # the program of fp8 with copies that lose no digit
 CASES: dict[str, Case] = {
     "dp2-flat": Case(MLP, Degrees(dp=2), blocks=_data("flat")),
     "dp2-bucketed": Case(MLP, Degrees(dp=2), blocks=_data("bucketed")),
@@ -100,6 +101,8 @@ CASES: dict[str, Case] = {
     "gpt-tp2-sp-modules-dropout": Case(GPT, Degrees(tp=2), blocks={**SP, **UNFUSED, "recompute": Recompute(("layernorm", "core_attn", "act"))}),
     "gpt-pp2-full-dropout": Case(GPT, Degrees(pp=2), 4, {**UNFUSED, "recompute": Recompute(("full",))}),
     "llama-pp2-zb-h1-modules": Case(LLAMA, Degrees(pp=2), 4, {"recompute": Recompute(MODULES)}, "zb-h1"),
+    "llama-tp2-sp-scaled": Case(LLAMA, Degrees(tp=2), blocks={**SP, **SCALED}),
+    "gpt-pp2-zb-h1-scaled-modules": Case(GPT, Degrees(pp=2), 4, {**SCALED, "recompute": Recompute(("core_attn", "mlp"))}, "zb-h1"),
     "gpt-tp2-sp": Case(GPT, Degrees(tp=2), blocks=SP),
     "gpt-pp2": Case(replace(GPT, tied=True), Degrees(pp=2), 4),
     "gpt-pp2-zb-v": Case(replace(GPT, layers=4, tied=True), Degrees(pp=2), 4, schedule="zb-v", chunks=2),

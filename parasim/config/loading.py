@@ -63,7 +63,8 @@ def _run(document: Document, name: str, before: Run | None = None) -> Run:
         rule = f"is missing; {named.model.name} is a transformer and needs the length of a sequence (tokens), such as 4096"
         raise refusal([Problem(document.place(("batch",)), "batch.sequence", rule, "missing")])
     plan = resolve(keys, named.model)
-    named.cluster.accelerator.peak(plan.layout.precision)
+    for dtype in (plan.layout.precision, plan.layout.compute_dtype):
+        named.cluster.accelerator.peak(dtype)
     written: Any = document.data
     located = specs(document)
     return Run(

@@ -9,6 +9,7 @@ from ..model.spec import Model, Transformer
 from ..parallel.check import HALF, batch_violation, check, divisors, legal
 from ..parallel.layout import FULL, Batch, DataParallel, Degrees, Kernels, Layout, Optimizer, Pipeline, Recompute, Tensor, Zero
 from ..parallel.placement import split_layers
+from ..program.ops import DType
 from ..schedules import SCHEDULES
 from ..units import format_bytes
 from .not_yet import refusals
@@ -68,13 +69,14 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
     chunks = _chunks(keys)
     stages = degrees.pp * chunks
     layers = split_layers(model.layers, stages) if pipe.layers == "auto" else tuple(int(n) for n in pipe.layers)
-    precision = keys.precision
+    precision, linear = _precision(keys)
     shard = degrees.dp if zero.shard == "auto" else int(zero.shard)
     master = keys.optimizer.master if keys.optimizer.master is not None else precision in HALF
     return Layout(
         degrees=degrees,
         batch=batch,
         precision=precision,
+        linear=linear,
         data=DataParallel(keys.dp.mode, keys.dp.bucket),
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward),
         pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer),
@@ -83,6 +85,11 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         kernels=Kernels(keys.kernels.attention, keys.kernels.dropout),
         optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
     )
+
+
+def _precision(keys: RunKeys) -> tuple[DType, DType | None]:
+    """That of parameters and activations, and the narrower one of linear layers if there is one."""
+    return ("bf16", "fp8") if keys.precision == "fp8" else (keys.precision, None)
 
 
 WAYS: dict[str, tuple[str, ...]] = {"none": (), "selective": ("core_attn",), "full": (FULL,)}
@@ -114,6 +121,8 @@ def _assumptions(keys: RunKeys, layout: Layout) -> Iterator[str]:
         yield "precision omitted: bf16"
     if keys.parallel.dp == "auto":
         yield f"parallel.dp auto: {degrees.dp} (devices {keys.devices} / (tp {degrees.tp} x cp {degrees.cp} x pp {degrees.pp}))"
+    if layout.linear == "fp8":
+        yield "precision fp8: linear layers multiply fp8 copies with one scale per tensor, weights cast once a step; the rest is bf16, and so is what is sent"
     if "micro" not in keys.batch.model_fields_set:
         yield "batch.micro omitted: 1"
     if keys.batch.sequence is None:

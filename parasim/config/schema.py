@@ -13,7 +13,8 @@ from ..units import Dimension
 from .scalars import Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, hint, shown, wrong
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
-Precision = Literal["bf16", "fp16", "fp32", "fp64"]
+Dtype = Literal["bf16", "fp16", "fp32", "fp64"]
+Precision = Literal["bf16", "fp16", "fp32", "fp64", "fp8"]
 Stack = Literal["megatron-2022", "megatron-h100", "torch-fsdp", "nanotron"]
 Schedule = Literal[
     "naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "zb1p-interleaved", "zb-v", "v-half", "zb-auto", "zb-1p", "zb-2p",
@@ -292,8 +293,8 @@ class OptimizerKeys(Block):
     """What holds and updates the parameters."""
 
     name: Literal["adam"] = key("adam", "update rule")
-    gradient_dtype: Precision | None = key(None, "accumulation and reduction of gradients; omitted: precision")
-    master: Flag | None = key(None, "fp32 copy of the parameters; omitted: true for bf16 and fp16")
+    gradient_dtype: Dtype | None = key(None, "accumulation and reduction of gradients; omitted: precision (bf16 under fp8)")
+    master: Flag | None = key(None, "fp32 copy of the parameters; omitted: true for bf16, fp16 and fp8")
 
 
 class RecomputeKeys(Block):
@@ -335,7 +336,7 @@ class RunKeys(Block):
     cluster: Annotated[Any, PlainValidator(_cluster_form)] = key(..., "catalog name, path of a cluster.yaml, or inline", type_="name, path or mapping")
     devices: Things = key(..., "ranks used; whole nodes are filled in order", "devices")
     batch: BatchKeys = key(..., "sizes of the batch")
-    precision: Precision = key("bf16", "of parameters and activations")
+    precision: Precision = key("bf16", "of parameters and activations; fp8: bf16, with linear layers multiplied in fp8")
     stack: Stack | None = key(None, "named structural defaults")
     profile: Word | None = key(None, "catalog name or path of fitted numbers; omitted: datasheet numbers")
     placement: Any = key(None, "order of the devices, other than node by node", type_="not yet used")

@@ -17,6 +17,7 @@ from ..provenance import Number
 from .profile import Profile
 
 Kind = Literal["matmul", "attention", "memory", "time"]
+WIDE = DTYPE_BYTES["bf16"]  # what products of fp8 copies are written in
 INDEX, STATISTIC, MASK = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"], DTYPE_BYTES["uint8"]
 
 
@@ -77,6 +78,22 @@ def _product_bytes(kernel: Kernel) -> float:
     elif len(kernel.reads) > 2:
         elements += columns
     return _width(kernel) * elements
+
+
+def _scaled_bytes(kernel: Kernel) -> float:
+    """w (r i + i c) of the copies and 2 r c of the result, + 2 c with a bias; a weight gradient has w (r i + r c) + 2 i c, twice that where it
+    accumulates, an input gradient w (r c + i c) + 2 r i"""
+    rows, inner, columns = dims(kernel)
+    sizes = {"scaled_linear": rows * columns, "scaled_linear_input_grad": rows * inner, "scaled_linear_weight_grad": inner * columns}
+    result = sizes[kernel.name]
+    operands = rows * inner + inner * columns + rows * columns - result
+    more = result if _accumulates(kernel) else columns if kernel.name == "scaled_linear" and len(kernel.reads) > 4 else 0
+    return _width(kernel) * operands + WIDE * (result + more)
+
+
+def _cast_bytes(kernel: Kernel) -> float:
+    """(w + 1) elements: read in the run's dtype, written in fp8"""
+    return (_width(kernel) + DTYPE_BYTES["fp8"]) * dims(kernel)[0]
 
 
 def _attention_sizes(kernel: Kernel) -> tuple[float, float, float]:
@@ -212,6 +229,10 @@ PRICES: Mapping[str, Price] = {
     "linear": Price(_product_flops, _product_bytes, "matmul"),
     "linear_input_grad": Price(_product_flops, _product_bytes, "matmul"),
     "linear_weight_grad": Price(_product_flops, _product_bytes, "matmul"),
+    "cast": Price(_none, _cast_bytes, "memory"),
+    "scaled_linear": Price(_product_flops, _scaled_bytes, "matmul"),
+    "scaled_linear_input_grad": Price(_product_flops, _scaled_bytes, "matmul"),
+    "scaled_linear_weight_grad": Price(_product_flops, _scaled_bytes, "matmul"),
     "bias_grad": Price(_none, _elementwise(1, 1, extra=1), "memory"),  # dy read; gb written
     "head": Price(_product_flops, _product_bytes, "matmul"),
     "head_input_grad": Price(_product_flops, _product_bytes, "matmul"),
@@ -268,6 +289,12 @@ def bytes_moved(kernel: Kernel) -> float:
     return PRICES[kernel.name].bytes(kernel)
 
 
+def _efficiency(kernel: Kernel, price: Price, profile: Profile) -> float:
+    """Fraction of the peak of its dtype that a product reaches."""
+    reached = profile.get(EFFICIENCY[price.kind])
+    return profile.get("compute.fp8_efficiency", reached) if kernel.dtype == "fp8" else reached
+
+
 def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     """Seconds of one kernel: the longer of FLOPs at the reached rate and bytes at the reached bandwidth, plus the launch.
 
@@ -278,5 +305,5 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
         return dims(kernel)[0]
     moving = price.bytes(kernel) / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
     work = price.flops(kernel)
-    computing = work / (accelerator.peak(kernel.dtype) * profile.get(EFFICIENCY[price.kind])) if work else 0.0
+    computing = work / (accelerator.peak(kernel.dtype) * _efficiency(kernel, price, profile)) if work else 0.0
     return max(computing, moving) + profile.get("compute.kernel_launch")

@@ -62,6 +62,7 @@ COLLECTIVE_ALGORITHMS = (
 )
 KEYS: dict[str, Key] = {
     "compute.matmul_efficiency": Key(1.0, "1", "fraction of the peak that matrix products reach", True),
+    "compute.fp8_efficiency": Key(1.0, "1", "fraction of the fp8 peak that fp8 products reach; left out: compute.matmul_efficiency", True),
     "compute.attention_efficiency": Key(1.0, "1", "fraction of the peak that tiled attention reaches", True),
     "compute.memory_efficiency": Key(1.0, "1", "fraction of the memory bandwidth that kernels reach", True),
     "compute.kernel_launch": Key(0.0, "s", "added to every kernel"),

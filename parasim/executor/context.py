@@ -18,6 +18,7 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "fp16": torch.float16,
     "fp32": torch.float32,
     "fp64": torch.float64,
+    "fp8": torch.float8_e4m3fn,
     "int32": torch.int32,
     "int64": torch.int64,
     "uint8": torch.uint8,

@@ -10,6 +10,7 @@ from ..program.ops import Kernel
 from . import kernels_attention as attention
 from . import kernels_dense as dense
 from . import kernels_language as language
+from . import kernels_scaled as scaled
 from . import kernels_state as state
 from .context import Context
 
@@ -21,6 +22,10 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "linear": dense.linear,
     "linear_input_grad": dense.linear_input_grad,
     "linear_weight_grad": dense.linear_weight_grad,
+    "cast": scaled.cast,
+    "scaled_linear": scaled.scaled_linear,
+    "scaled_linear_input_grad": scaled.scaled_linear_input_grad,
+    "scaled_linear_weight_grad": scaled.scaled_linear_weight_grad,
     "bias_grad": dense.bias_grad,
     "head": dense.head,
     "head_input_grad": dense.head_input_grad,

@@ -17,6 +17,7 @@ from .compute import compute
 from .dims import dims
 from .draft import Draft, Stage
 from .gradients import gradients
+from .precision import precision, weight_casts
 from .recompute import recompute
 from .schedule import schedule
 from .tensor import tensor
@@ -25,8 +26,10 @@ from .transfers import merge, transfers
 PASSES = (
     compute,  # model, stages: bodies of kernels, whole shapes
     tensor,  # tensor: cuts, collectives at kernel roles
+    precision,  # linear: scaled copies for the products of linear layers
     recompute,  # recompute: the forward again in the backward
     schedule,  # pipeline.schedule: actions become calls
+    weight_casts,  # linear: once a step
     gradients,  # data, zero: buckets in the last backward, the optimizer step
     transfers,  # pipeline.comm: messages
     merge,  # neighbours with one label become one op

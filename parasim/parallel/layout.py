@@ -123,11 +123,12 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Layout:
-    """The whole layout of one run."""
+    """The whole layout of one run. `precision` is that of parameters and activations, `linear` the narrower one of linear layers' products."""
 
     degrees: Degrees
     batch: Batch
     precision: DType = "bf16"
+    linear: DType | None = None
     data: DataParallel = field(default_factory=DataParallel)
     zero: Zero = field(default_factory=Zero)
     pipeline: Pipeline = field(default_factory=Pipeline)
@@ -135,3 +136,8 @@ class Layout:
     recompute: Recompute = field(default_factory=Recompute)
     kernels: Kernels = field(default_factory=Kernels)
     optimizer: Optimizer = field(default_factory=Optimizer)
+
+    @property
+    def compute_dtype(self) -> DType:
+        """The dtype that most FLOPs run in: MFU counts against its peak."""
+        return self.linear or self.precision

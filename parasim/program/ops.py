@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-DType = Literal["bf16", "fp16", "fp32", "fp64", "int32", "int64", "uint8"]
-DTYPE_BYTES: dict[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "int32": 4, "int64": 8, "uint8": 1}
+DType = Literal["bf16", "fp16", "fp32", "fp64", "fp8", "int32", "int64", "uint8"]
+DTYPE_BYTES: dict[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "fp8": 1, "int32": 4, "int64": 8, "uint8": 1}
 
 Category = Literal["parameters", "gradients", "optimizer", "activations", "gathered", "buffers", "host"]
 CATEGORIES: tuple[Category, ...] = ("parameters", "gradients", "optimizer", "activations", "gathered", "buffers")

@@ -44,8 +44,8 @@ def summarize(timeline: Timeline, run: Run) -> Report:
         world=len(timeline.representative),
         model_flops=useful,
         hardware_flops=_hardware_flops(timeline, useful, steps),
-        peak_flops=float(run.cluster.accelerator.peak(run.plan.layout.precision)),
-        precision=run.plan.layout.precision,
+        peak_flops=float(run.cluster.accelerator.peak(run.plan.layout.compute_dtype)),
+        precision=run.plan.layout.compute_dtype,
         ideal=max(t.compute for t in times.values()),
         longest_span=max(t.span for t in times.values()),
         times=_mean_times(timeline, times),
@@ -173,7 +173,7 @@ def _assumptions(run: Run, steps: int) -> tuple[str, ...]:
     return (
         *run.plan.assumptions,
         profile,
-        f"MFU counts model FLOPs against the dense {run.plan.layout.precision} peak; {attention_convention()}",
+        f"MFU counts model FLOPs against the dense {run.plan.layout.compute_dtype} peak; {attention_convention()}",
         "HFU adds the FLOPs that are computed again, attention counted in the same way",
         *((f"step time: distance between the ends of the last two of {steps} steps",) if steps > 1 else ()),
     )

@@ -35,7 +35,7 @@ CASES = [
     ("bucket: 25 MiB", "bucket: 25 MiB/s", "run.yaml:7:30: dp.bucket: 25 MiB/s is a bandwidth, a size has no /s: 25 MiB"),
     ("bucket: 25 MiB", "bucket: 3 b", "run.yaml:7:30: dp.bucket: 3 b is 0.375 bytes; write a whole number of bytes, such as 1 B"),
     ("mode: bucketed", "mode: bucket", "run.yaml:7:12: dp.mode: 'bucket' is not legal, did you mean 'bucketed'?"),
-    ("precision: bf16", "precision: fp8", "run.yaml:5:12: precision: 'fp8' is not legal; legal: bf16, fp16, fp32, fp64"),
+    ("precision: bf16", "precision: int8", "run.yaml:5:12: precision: 'int8' is not legal; legal: bf16, fp16, fp32, fp64, fp8"),
     ("schedule: 1f1b", "schedule: 1F1B", "run.yaml:9:22: pipeline.schedule: '1F1B' is not legal, did you mean '1f1b'?"),
     ("schedule: 1f1b", "layers: [3, 0]", "run.yaml:9:20: pipeline.layers: [3, 0] is not auto or a list of layers per stage; write auto or whole numbers of 1 or more, such as [10, 10, 10, 10]"),
     ("dp: auto", "dp: aut", "run.yaml:6:30: parallel.dp: 'aut' is not a whole number and not auto; write 1 or more"),

@@ -41,6 +41,10 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("linear", (R, N, C), 2 * R * N * C, 2 * (R * N + N * C + C + R * C)),
     ("linear_input_grad", (R, N, C), 2 * R * N * C, 2 * (R * C + N * C + R * N)),
     ("linear_weight_grad", (R, N, C), 2 * R * N * C, 2 * (R * N + R * C + 2 * N * C)),
+    ("cast", (C,), 0, (2 + 1) * C),
+    ("scaled_linear", (R, N, C), 2 * R * N * C, 1 * (R * N + N * C) + 2 * (R * C + C)),
+    ("scaled_linear_input_grad", (R, N, C), 2 * R * N * C, 1 * (R * C + N * C) + 2 * R * N),
+    ("scaled_linear_weight_grad", (R, N, C), 2 * R * N * C, 1 * (R * N + R * C) + 2 * 2 * N * C),
     ("bias_grad", (R, C), 0, 2 * (R * C + 2 * C)),
     ("head", (R, N, C), 2 * R * N * C, 2 * (R * N + N * C + R * C)),
     ("head_input_grad", (R, N, C), 2 * R * N * C, 2 * (R * C + N * C + R * N)),
@@ -87,7 +91,7 @@ def test_every_kernel_has_a_price() -> None:
 
 @pytest.mark.parametrize(("name", "dims", "work", "traffic"), CASES, ids=[case[0] for case in CASES])
 def test_flops_and_bytes(name: str, dims: tuple[int | float, ...], work: float, traffic: float) -> None:
-    k = kernel(name, dims)
+    k = kernel(name, dims, "fp8" if name.startswith("scaled") else "bf16")
     assert flops(k) == work
     assert bytes_moved(k) == traffic
 
