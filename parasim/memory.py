@@ -65,16 +65,19 @@ def memory_peak(timeline: Timeline, rank: int, top: int = 8) -> MemoryPeak:
 
 def memory_peaks(timeline: Timeline, top: int = 8) -> dict[int, MemoryPeak]:
     """The peak of every kept rank."""
-    rows = timeline.memory[np.argsort(timeline.memory["rank"], kind="stable")]
-    ranks = timeline.ranks
+    rows, ranks = timeline.memory, timeline.ranks
+    if (rows["rank"][1:] < rows["rank"][:-1]).any():
+        rows = rows[np.argsort(rows["rank"], kind="stable")]
     low, high = np.searchsorted(rows["rank"], ranks, "left"), np.searchsorted(rows["rank"], ranks, "right")
     return {r: _peak(_ordered(rows[a:b]), r, timeline.buffers, top) for r, a, b in zip(ranks, low, high, strict=True)}
 
 
 def _ordered(rows: NDArray[Any]) -> NDArray[Any]:
     """Births and deaths on the accelerator, in order of time, deaths first at equal times."""
-    rows = rows[(rows["category"] >= 0) & (rows["category"] < len(CATEGORIES))]
-    return np.asarray(rows[np.lexsort((rows["delta"] > 0, rows["time"]))])
+    category, death = rows["category"], rows["delta"] <= 0
+    counted = (category >= 0) & (category < len(CATEGORIES))
+    order = np.concatenate([np.flatnonzero(counted & death), np.flatnonzero(counted & ~death)])
+    return np.asarray(rows[order[np.argsort(rows["time"][order], kind="stable")]])
 
 
 def _instants(rows: NDArray[Any]) -> NDArray[np.int64]:
@@ -86,14 +89,21 @@ def _instants(rows: NDArray[Any]) -> NDArray[np.int64]:
 def _peak(rows: NDArray[Any], rank: int, names: tuple[str, ...], top: int) -> MemoryPeak:
     if not len(rows):
         return MemoryPeak(rank, 0.0, 0.0, {str(c): 0.0 for c in CATEGORIES}, ())
-    curve = _curve(rows, rank)
-    at = int(np.argmax(curve.total))
-    composition = {str(name): float(b) for name, b in zip(CATEGORIES, curve.by_category[at], strict=True)}
-    alive = rows[: _instants(rows)[at] + 1]
+    last = _instants(rows)
+    at = int(last[np.argmax(np.cumsum(rows["delta"])[last])])
+    alive = rows[: at + 1]
     held = np.bincount(alive["buffer"], weights=alive["delta"], minlength=len(names))
+    sums = np.bincount(alive["category"], weights=alive["delta"], minlength=len(CATEGORIES))
+    composition = {str(name): float(b) for name, b in zip(CATEGORIES, sums, strict=True)}
     order = np.argsort(-held, kind="stable")[:top]
     largest = tuple((names[i], float(held[i])) for i in order if held[i] > 0)
-    return MemoryPeak(rank, float(curve.times[at]), sum(composition.values()), composition, largest)
+    return MemoryPeak(rank, float(_finite(rows["time"])[at]), sum(composition.values()), composition, largest)
+
+
+def _finite(times: Floats) -> Floats:
+    """Times with those of resident buffers (-inf) at 0, or at the first event if that is earlier."""
+    finite = np.isfinite(times)
+    return np.where(finite, times, min(0.0, float(times[finite].min())) if finite.any() else 0.0)
 
 
 def _curve(rows: NDArray[Any], rank: int) -> MemoryCurve:
@@ -101,9 +111,7 @@ def _curve(rows: NDArray[Any], rank: int) -> MemoryCurve:
     by_category = np.zeros((len(last), len(CATEGORIES)))
     for c in range(len(CATEGORIES)):
         by_category[:, c] = np.cumsum(np.where(rows["category"] == c, rows["delta"], 0.0))[last]
-    times = rows["time"][last].astype(np.float64)
-    finite = times[np.isfinite(times)]
-    times[~np.isfinite(times)] = min(0.0, float(finite.min())) if len(finite) else 0.0
+    times = _finite(rows["time"][last])
     return MemoryCurve(rank, times, by_category)
 
 

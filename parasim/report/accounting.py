@@ -117,7 +117,9 @@ class _View:
 def _views(timeline: Timeline, only: int | None = None) -> Iterator[tuple[int, _View]]:
     ops = timeline.ops
     compute = timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else -1
-    edges = timeline.edges[np.argsort(timeline.edges["op"], kind="stable")]
+    edges = timeline.edges
+    if (edges["op"][1:] < edges["op"][:-1]).any():
+        edges = edges[np.argsort(edges["op"], kind="stable")]
     ranks = timeline.ranks if only is None else [only]
     bounds = np.searchsorted(ops["rank"], ranks, "left"), np.searchsorted(ops["rank"], ranks, "right")
     for rank, low, high in zip(ranks, *bounds, strict=True):

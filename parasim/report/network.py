@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,18 +43,20 @@ def link_use(timeline: Timeline, window: Window) -> tuple[LinkUse, ...]:
     mean = np.bincount(flows["link"], weights=flows["bytes"] * share, minlength=len(capacity)) / (capacity * window.length)
     moving = inside > 0
     rate = np.where(moving, flows["bytes"] / np.where(seconds > 0, seconds, 1.0), 0.0)
-    peak = np.array([_peak(flows[(flows["link"] == i) & moving], rate[(flows["link"] == i) & moving]) for i in range(len(capacity))])
+    order = np.flatnonzero(moving)
+    order = order[np.argsort(flows["link"][order], kind="stable")]
+    bounds = np.searchsorted(flows["link"][order], np.arange(len(capacity) + 1))
+    start, end = flows["start"][order], flows["end"][order]
+    peak = np.array([_peak(start[a:b], end[a:b], rate[order[a:b]]) for a, b in pairwise(bounds.tolist())])
     return _by_kind(timeline, mean, np.minimum(peak / capacity, 1.0))
 
 
-def _peak(flows: NDArray[Any], rate: NDArray[np.float64]) -> float:
+def _peak(start: NDArray[np.float64], end: NDArray[np.float64], rate: NDArray[np.float64]) -> float:
     """Highest sum of rates at any instant; at equal times ends come before starts."""
-    if not len(flows):
+    if not len(rate):
         return 0.0
-    times = np.concatenate((flows["start"], flows["end"]))
-    change = np.concatenate((rate, -rate))
-    order = np.lexsort((change, times))
-    return float(np.cumsum(change[order]).max())
+    order = np.argsort(np.concatenate((end, start)), kind="stable")
+    return float(np.cumsum(np.concatenate((-rate, rate))[order]).max())
 
 
 def _by_kind(timeline: Timeline, mean: NDArray[np.float64], peak: NDArray[np.float64]) -> tuple[LinkUse, ...]:

@@ -14,13 +14,13 @@ from ..program.ops import CATEGORIES
 from ..timeline import COMPUTE, Timeline
 from ..units import format_seconds
 from .accounting import NAMES, RankTimes, Window, rank_times, step_window
-from .keys import row_keys
 from .network import link_use
 from .values import UPPER_BOUND, Engine, MemorySummary, Report, Stage, StepTimes
 
 if TYPE_CHECKING:
     from ..config import Run
 
+ByStage = list[tuple[int, dict[int, float]]]  # stage, and per kept rank the seconds of its compute ops of that stage
 LIBRARY = "communication library buffers"
 EXCLUDED = ("framework and driver context", LIBRARY, "allocator fragmentation")
 REMARKS = {LIBRARY: "users report about 1.6 GB for one NCCL communicator, 6 GB for three or more: NVIDIA/nccl#864"}
@@ -33,6 +33,7 @@ def summarize(timeline: Timeline, run: Run) -> Report:
     """
     window = step_window(timeline)
     times = rank_times(timeline, window)
+    by_stage = sorted(_stage_ranks(timeline).items())
     batch = run.plan.layout.batch
     tokens = batch.global_ * max(batch.sequence, 1)
     steps = window.step + 1
@@ -50,8 +51,8 @@ def summarize(timeline: Timeline, run: Run) -> Report:
         longest_span=max(t.span for t in times.values()),
         times=_mean_times(timeline, times),
         comm_bytes=_comm_bytes(timeline, window),
-        memory=_memory(timeline, run),
-        stages=_stages(timeline, times, window),
+        memory=_memory(timeline, run, by_stage),
+        stages=_stages(by_stage, times, window),
         links=link_use(timeline, window),
         engine=Engine(
             ranks=len(times),
@@ -113,18 +114,19 @@ def _stage_ranks(timeline: Timeline) -> dict[int, dict[int, float]]:
     if not (ops["stage"] >= 0).any():
         return {0: {rank: float((rows["end"] - rows["start"]).sum()) for rank in timeline.ranks for rows in [ops[ops["rank"] == rank]]}}
     ops = ops[ops["stage"] >= 0]
-    _, first, index = np.unique(row_keys(ops, ("stage", "rank")), return_index=True, return_inverse=True)
-    seconds = np.bincount(index, weights=ops["end"] - ops["start"])
+    ranks, rank = np.unique(ops["rank"], return_inverse=True)
+    cell = ops["stage"].astype(np.int64) * len(ranks) + rank
+    counts, seconds = np.bincount(cell), np.bincount(cell, weights=ops["end"] - ops["start"])
     out: dict[int, dict[int, float]] = {}
-    for row, value in zip(ops[first], seconds.tolist(), strict=True):
-        out.setdefault(int(row["stage"]), {})[int(row["rank"])] = value
+    for i in np.flatnonzero(counts).tolist():
+        out.setdefault(i // len(ranks), {})[int(ranks[i % len(ranks)])] = float(seconds[i])
     return out
 
 
-def _stages(timeline: Timeline, times: Mapping[int, RankTimes], window: Window) -> tuple[Stage, ...]:
+def _stages(by_stage: ByStage, times: Mapping[int, RankTimes], window: Window) -> tuple[Stage, ...]:
     """One row per stage: its rank with the longest compute."""
     out = []
-    for stage, ranks in sorted(_stage_ranks(timeline).items()):
+    for stage, ranks in by_stage:
         rank = max(ranks, key=lambda r: (times[r].compute, -r))
         t = times[rank]
         out.append(
@@ -141,10 +143,9 @@ def _stages(timeline: Timeline, times: Mapping[int, RankTimes], window: Window) 
     return tuple(out)
 
 
-def _memory(timeline: Timeline, run: Run) -> MemorySummary:
+def _memory(timeline: Timeline, run: Run, stages: ByStage) -> MemorySummary:
     peaks = memory_peaks(timeline)
     heaviest = max(peaks.values(), key=lambda p: (p.nbytes, -p.rank))
-    stages = sorted(_stage_ranks(timeline).items())
     per_stage = [max((peaks[r] for r in ranks), key=lambda p: (p.nbytes, -p.rank)) for _, ranks in stages]
     capacity = timeline.meta.get("capacity_bytes")
     excluded = dict.fromkeys((*EXCLUDED, *timeline.meta.get("excluded", ())))
@@ -159,7 +160,7 @@ def _memory(timeline: Timeline, run: Run) -> MemorySummary:
     )
 
 
-def _stage_of(peak: MemoryPeak, stages: list[tuple[int, dict[int, float]]]) -> int:
+def _stage_of(peak: MemoryPeak, stages: ByStage) -> int:
     return next((stage for stage, ranks in stages if peak.rank in ranks), 0)
 
 

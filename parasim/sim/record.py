@@ -19,8 +19,9 @@ from .steps import Move
 
 def record(engine: Engine) -> Timeline:
     """Columns of all simulated ranks, flows by link colour, memory from lifetimes."""
-    streams, phases, buffers = names(rank.program for rank in engine.ranks)
-    ops, edges, memory, first = [], [], [], dict[int, int]()
+    streams, phases, buffers = names({id(p): p for p in (rank.program for rank in engine.ranks)}.values())
+    ops = np.zeros(sum(len(rank.resolved) for rank in engine.ranks), dtype=tl.OPS)
+    edges, memory, first = [], [], dict[int, int]()
     at = 0
     for rank in engine.ranks:
         rows, waits, births = op_columns(rank.rank, rank.resolved, streams, phases, buffers, rank.ready, rank.start, rank.end)
@@ -28,12 +29,12 @@ def record(engine: Engine) -> Timeline:
         first[rank.rank] = at
         for column in waits.dtype.names or ():
             waits[column] += at
+        ops[at : at + len(rows)] = rows
         at += len(rows)
-        ops.append(rows)
         edges.append(waits)
         memory.append(births)
     return Timeline(
-        ops=np.concatenate(ops),
+        ops=ops,
         flows=_flows(engine, first),
         memory=np.concatenate(memory),
         edges=np.concatenate(edges),
