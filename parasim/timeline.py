@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import Malformed, Unparsable
 
-VERSION = 1
+VERSION = 2
 COMPUTE, COLLECTIVE, P2P = 0, 1, 2
 KINDS = ("compute", "collective", "p2p")
 
@@ -98,16 +99,12 @@ class Timeline:
         }
         draft = path.with_name(f".{path.name}.part")
         try:
-            with open(draft, "wb") as f:
-                np.savez_compressed(
-                    f,
-                    ops=self.ops,
-                    flows=self.flows,
-                    memory=self.memory,
-                    edges=self.edges,
-                    representative=self.representative,
-                    header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8),
-                )
+            with ZipFile(draft, "w", ZIP_DEFLATED, compresslevel=1) as file:
+                _put(file, "header", np.frombuffer(json.dumps(header).encode(), dtype=np.uint8))
+                for name, dtype in COLUMNS.items():
+                    rows = getattr(self, name)
+                    for part, values in [(f"{name}.{n}", rows[n]) for n in dtype.names] if dtype.names else [(name, rows)]:
+                        _put(file, part, np.ascontiguousarray(values))
             os.replace(draft, path)
         finally:
             draft.unlink(missing_ok=True)
@@ -119,9 +116,6 @@ class Timeline:
         header, columns = _read(path)
         if header.get("version") != VERSION:
             raise Unparsable(f"{path}: timeline version {header.get('version')}, this parasim reads {VERSION}")
-        for name, dtype in COLUMNS.items():
-            if columns[name].dtype != dtype or columns[name].ndim != 1:
-                raise Unparsable(f"{path}: column {name} is {columns[name].ndim}-dimensional {columns[name].dtype}, not a list of {dtype}")
         return Timeline(
             **columns,
             streams=_names(path, header, "streams"),
@@ -135,22 +129,45 @@ class Timeline:
 COLUMNS: Mapping[str, np.dtype[Any]] = {"ops": OPS, "flows": FLOWS, "memory": MEMORY, "edges": EDGES, "representative": np.dtype(np.int64)}
 
 
+def _put(file: ZipFile, name: str, values: NDArray[Any]) -> None:
+    with file.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, values, allow_pickle=False)
+
+
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """(header, columns) of a file as they are stored."""
+    """(header, columns) of a file; each field of a structured column is an array of its own there."""
     if not path.is_file():
         raise Malformed(f"{path}: no such file")
     try:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as z:
-            missing = [k for k in ("header", *COLUMNS) if k not in z]
+            header = json.loads(z["header"].tobytes().decode())
+            if not isinstance(header, dict):
+                raise ValueError(f"the header is a {type(header).__name__}")
+            if header.get("version") != VERSION:
+                return header, {}
+            parts = {name: [f"{name}.{n}" for n in dtype.names] if dtype.names else [name] for name, dtype in COLUMNS.items()}
+            missing = [part for names in parts.values() for part in names if part not in z]
             if missing:
                 raise ValueError(f"{', '.join(missing)} missing")
-            header = json.loads(z["header"].tobytes().decode())
-            columns = {k: z[k] for k in COLUMNS}
+            columns = {name: _joined({part: z[part] for part in parts[name]}, dtype) for name, dtype in COLUMNS.items()}
     except Exception as e:  # a damaged file can fail anywhere in zip, deflate or npy
         raise Unparsable(f"{path}: not a parasim timeline ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'empty'})") from e
-    if not isinstance(header, dict):
-        raise Unparsable(f"{path}: not a parasim timeline (the header is a {type(header).__name__})")
     return header, columns
+
+
+def _joined(fields: Mapping[str, NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """One array of `dtype` from its fields, named as in the file. Raises ValueError where one has another shape or type."""
+    rows = len(next(iter(fields.values())))
+    for part, values in fields.items():
+        wanted = dtype[part.partition(".")[2]] if dtype.names else dtype
+        if values.shape != (rows,) or values.dtype != wanted:
+            raise ValueError(f"column {part} is {values.dtype} of shape {values.shape}, not {rows} of {wanted}")
+    if not dtype.names:
+        return next(iter(fields.values()))
+    out = np.empty(rows, dtype=dtype)
+    for name, values in zip(dtype.names, fields.values(), strict=True):
+        out[name] = values
+    return out
 
 
 def _entry(path: Path, header: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from .program.edges import Resolved
 from .program.ops import AXES, Collective, Compute, Op
 from .program.workload import Program
-from .timeline import COLLECTIVE, COMPUTE, EDGES, MEMORY, OPS, P2P
+from .timeline import COLLECTIVE, COMPUTE, EDGES, MEMORY, OPS, P2P, Timeline
 
 Seconds = NDArray[np.float64]
 
@@ -64,3 +65,30 @@ def _static(op: Op, stream: dict[str, int], phase: dict[str, int]) -> tuple[int,
     label = op.label
     axis = AXES.index(label.axis) if label.axis in AXES else -1
     return kind, stream[op.stream], phase[label.phase], axis, label.stage, label.layer, label.slot
+
+
+def merged(timeline: Timeline) -> Timeline:
+    """The timeline with the neighbouring ops of one stream, phase, stage and microbatch as one row, of no layer: for drawing very many ops.
+
+    A merged row keeps its first op's number, kind and axis and sums the bytes; edges lead between merged rows. Flows, which name ops, are left out.
+    """
+    ops = timeline.ops
+    order = np.lexsort((ops["op"], ops["stream"], ops["rank"]))
+    rows = ops[order]
+    new = np.ones(len(rows), dtype=bool)
+    new[1:] = rows["kind"][1:] == P2P
+    for name in ("rank", "stream", "phase", "stage", "microbatch", "step"):
+        new[1:] |= rows[name][1:] != rows[name][:-1]
+    first = np.flatnonzero(new)
+    out = rows[first]
+    out["end"] = rows["end"][np.append(first[1:], len(rows))[: len(first)] - 1]
+    out["bytes"] = np.add.reduceat(rows["bytes"], first) if len(first) else 0.0
+    out["layer"] = -1
+    turn = np.lexsort((out["op"], out["rank"]))
+    place = np.empty(len(rows), dtype=np.int64)
+    place[order] = np.argsort(turn)[np.cumsum(new) - 1]
+    pairs = np.unique(np.stack([place[timeline.edges["op"]], place[timeline.edges["waits_for"]]], axis=1), axis=0)
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    edges = np.zeros(len(pairs), dtype=EDGES)
+    edges["op"], edges["waits_for"] = pairs[:, 0], pairs[:, 1]
+    return replace(timeline, ops=out[turn], edges=edges, flows=timeline.flows[:0])

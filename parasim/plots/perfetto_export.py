@@ -1,6 +1,7 @@
 """A Timeline as a Perfetto trace: open the file at https://ui.perfetto.dev.
 
-One process per kept rank, in it one track per stream with a slice per op, arrows along the edges, and counters of the memory in use.
+One process per kept rank, in it one track per stream with a slice per op (per call where there are very many), arrows along the edges,
+and counters of the memory in use.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from ..memory import memory_curve
 from ..program.ops import AXES, CATEGORIES
 from ..report.labels import op_names
 from ..timeline import COMPUTE, KINDS, Timeline
+from ..timeline_columns import merged
 
 SEQUENCE = 1
 CHUNK = 50_000  # packets held before they are written
 NANOSECONDS = 1e9
+MOST = 120_000  # slices; where there are more ops, those of one call are one slice
 POINTS = 1_000  # half the values that a counter may have
 
 
@@ -41,7 +44,7 @@ class _Trace:
     """Builds packets and writes them in chunks: concatenated serialised traces are one trace."""
 
     def __init__(self, timeline: Timeline, file: IO[bytes]) -> None:
-        self.timeline = timeline
+        self.timeline = merged(timeline) if len(timeline.ops) > MOST else timeline
         self.file = file
         self.builder = TraceProtoBuilder()
         self.held = 0

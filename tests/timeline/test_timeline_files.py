@@ -17,6 +17,7 @@ from parasim.errors import Malformed, Unparsable
 from parasim.lowering import lower
 from parasim.sim import simulate
 from parasim.timeline import COLLECTIVE, COMPUTE, EDGES, FLOWS, MEMORY, OPS, P2P, Timeline
+from parasim.timeline_columns import merged
 
 COLUMNS = {"ops": OPS, "flows": FLOWS, "memory": MEMORY, "edges": EDGES, "representative": np.dtype("i8")}
 
@@ -110,17 +111,18 @@ def header_of(p: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda p: p | {"header": edited(header_of(p), version=2)}, "timeline version 2, this parasim reads 1"),
-        (lambda p: p | {"header": edited(header_of(p), version=...)}, "timeline version None, this parasim reads 1"),
+        (lambda p: p | {"header": edited(header_of(p), version=1)}, "timeline version 1, this parasim reads 2"),
+        (lambda p: p | {"header": edited(header_of(p), version=...)}, "timeline version None, this parasim reads 2"),
         (lambda p: p | {"header": edited(header_of(p), streams=...)}, "streams"),
         (lambda p: p | {"header": edited(header_of(p), links=[["a", "nic", 1.0]])}, "links"),
         (lambda p: p | {"header": np.frombuffer(b"[1]", dtype=np.uint8)}, "not a parasim timeline"),
         (lambda p: p | {"header": np.frombuffer(b"\xff\xfe", dtype=np.uint8)}, "not a parasim timeline"),
-        (lambda p: {k: v for k, v in p.items() if k != "memory"}, "memory"),
-        (lambda p: p | {"ops": p["ops"]["start"]}, "ops"),
-        (lambda p: p | {"flows": np.zeros(3)}, "flows"),
-        (lambda p: p | {"memory": p["memory"].astype([*MEMORY.descr[:4], ("delta", "f4")])}, "memory"),
-        (lambda p: p | {"edges": np.zeros((2, 2), dtype=EDGES)}, "edges"),
+        (lambda p: {k: v for k, v in p.items() if k != "memory.time"}, "memory.time missing"),
+        (lambda p: {k: v for k, v in p.items() if k != "header"}, "header"),
+        (lambda p: p | {"ops.end": p["ops.end"][:-1]}, "ops.end"),
+        (lambda p: p | {"flows.start": np.zeros((2, 2))}, "flows.start"),
+        (lambda p: p | {"memory.delta": p["memory.delta"].astype("f4")}, "memory.delta"),
+        (lambda p: p | {"edges.op": p["edges.op"].astype("i8")}, "edges.op"),
         (lambda p: p | {"representative": np.array(["0"])}, "representative"),
         (lambda p: p | {"representative": np.array([0.5])}, "representative"),
     ],
@@ -154,3 +156,21 @@ def bare_array() -> bytes:
 def test_what_is_no_timeline(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.npz").write_bytes(content)
     assert "not a parasim timeline" in refused(tmp_path / "x.npz")
+
+
+def test_merged_rows_cover_the_ops_of_one_call(timeline: Timeline) -> None:
+    coarse = merged(timeline)
+    assert 0 < len(coarse.ops) < len(timeline.ops)
+    assert coarse.ops["bytes"].sum() == pytest.approx(timeline.ops["bytes"].sum())
+    for rank in timeline.ranks:
+        rows, whole = coarse.of(rank), timeline.of(rank)
+        assert (np.diff(rows["op"]) > 0).all()
+        for stream in np.unique(rows["stream"]):
+            mine, all_of_it = rows[rows["stream"] == stream], whole[whole["stream"] == stream]
+            assert mine["start"][0] == all_of_it["start"][0] and mine["end"][-1] == all_of_it["end"][-1]
+            cuts = np.searchsorted(all_of_it["op"], mine["op"])  # a merged row ends with the op before the next row's first
+            assert mine["end"][:-1].tolist() == all_of_it["end"][cuts[1:] - 1].tolist()
+            for name in ("phase", "stage", "microbatch"):
+                assert all_of_it[name].tolist() == np.repeat(mine[name], np.diff(np.append(cuts, len(all_of_it)))).tolist()
+    waiting, awaited = coarse.ops[coarse.edges["op"]], coarse.ops[coarse.edges["waits_for"]]
+    assert len(coarse.edges) and (waiting["rank"] == awaited["rank"]).all()
