@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import binomial, bruck, chain, direct, doubling, halving, hierarchical, in_network, pairwise, rail, ring, torus, torus_messages, tree
+from . import binomial, bruck, chain, direct, doubling, halving, hierarchical, in_network, pairwise, per_node, rail, ring, torus, torus_messages, tree
 from .group import Algorithm
 from .messages import Plotter
 
@@ -51,6 +51,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "pairwise": pairwise.all_to_all,
         "bruck": bruck.all_to_all,
         "rail": rail.all_to_all,
+        "per-node": per_node.all_to_all,
         "torus": torus.all_to_all,
     },
     "broadcast": {
@@ -116,6 +117,7 @@ MESSAGES: Mapping[str, Mapping[str, Plotter]] = {
         "pairwise": pairwise.all_to_all_messages,
         "bruck": bruck.all_to_all_messages,
         "rail": rail.all_to_all_messages,
+        "per-node": per_node.all_to_all_messages,
         "torus": torus_messages.all_to_all,
     },
     "broadcast": {

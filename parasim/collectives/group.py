@@ -36,7 +36,8 @@ class Group:
     """The members of one collective, in axis order, on their cluster.
 
     `extra[kind]` are seconds added per link crossed of that kind; `rings` the ring orders, each carrying an equal part of the bytes;
-    `root` is a position in `members`; `shares[i, j]` the part of its buffer that member i sends to member j (None: all alike).
+    `root` is a position in `members`; `shares[i, j]` the part of its buffer that member i sends to member j (None: all alike);
+    `copies` how many times a server holds a byte that crossed the network once (below 1: what it adds up before it sends).
     """
 
     members: tuple[str, ...]
@@ -45,6 +46,7 @@ class Group:
     extra: Mapping[str, float]
     root: int = 0
     shares: NDArray[np.float64] | None = None
+    copies: float = 1.0
     _hops: dict[tuple[int, ...], float] = field(default_factory=dict, init=False, repr=False)
 
     @property

@@ -67,20 +67,24 @@ def plan(
     algorithm: str = "auto",
     root: int = 0,
     shares: NDArray[np.float64] | None = None,
+    copies: float = 1.0,
 ) -> CollectivePlan:
     """The plan of one collective over the devices `members` (in axis order).
 
     `nbytes` is the larger of a rank's two buffers (all_gather: the output, reduce_scatter: the input, all_to_all: the whole send buffer).
     `shares[i, j]`, for an uneven all_to_all, is the part of `nbytes` that member i sends to member j. `root` is a position in `members`.
+    `copies` other than 1: an all_to_all whose bytes cross the network once per server, and are copied (or, below 1, added up) there (`per_node`).
     "auto" takes what the profile's `algorithms` name, else the fastest of those the profile holds start-up times of (`contenders`), else what the
     table names; of several the one that is fastest alone on the network, leaving out those that refuse these members.
     One member, or zero bytes (but for a barrier): no phase. Raises `Malformed`, and `Unreachable` across a partition.
     """
     _check(op, nbytes, members, cluster, root, shares)
+    if copies != 1 and algorithm == "auto":
+        algorithm = "per-node"
     picked = choices(op, profile, call_of(members, cluster, nbytes), algorithm)
     if len(members) == 1 or (nbytes == 0 and op != "barrier"):
         return CollectivePlan(op, picked[0].name, picked[0].reason, (), 0.0)
-    group = group_of(members, cluster, profile, root, shares)
+    group = group_of(members, cluster, profile, root, shares, copies)
     rivals = contenders(op, profile) if algorithm == "auto" and not picked[0].asked else ()
     if len(rivals) > 1:
         picked = tuple(Choice(name, f"profile {profile.name} compares", named(op, name, "profile")) for name in rivals)
@@ -107,23 +111,32 @@ def _rounds(run: Algorithm, group: Group) -> Sequence[Round]:
     """What `run` makes of a group; the last few are kept, since a sweep over sizes asks for the same ones again and again."""
     shares = None if group.shares is None else group.shares.tobytes()
     latencies = tuple(group.extra[kind] for kind in LINK_KINDS)
-    return _made(run, group.members, group.cluster, group.rings, latencies, group.root, shares)
+    return _made(run, group.members, group.cluster, group.rings, latencies, group.root, shares, group.copies)
 
 
 @lru_cache(maxsize=6)
 def _made(
-    run: Algorithm, members: tuple[str, ...], cluster: Cluster, rings: Rings, latencies: tuple[float, ...], root: int, shares: bytes | None
+    run: Algorithm,
+    members: tuple[str, ...],
+    cluster: Cluster,
+    rings: Rings,
+    latencies: tuple[float, ...],
+    root: int,
+    shares: bytes | None,
+    copies: float,
 ) -> Sequence[Round]:
     extra = dict(zip(LINK_KINDS, latencies, strict=True))
     table = None if shares is None else np.frombuffer(shares).reshape(len(members), -1)
-    return run(Group(members, cluster, rings, extra, root, table))
+    return run(Group(members, cluster, rings, extra, root, table, copies))
 
 
-def group_of(members: Sequence[str], cluster: Cluster, profile: Profile, root: int = 0, shares: NDArray[np.float64] | None = None) -> Group:
+def group_of(
+    members: Sequence[str], cluster: Cluster, profile: Profile, root: int = 0, shares: NDArray[np.float64] | None = None, copies: float = 1.0
+) -> Group:
     """What an algorithm sees of `members`: their rings as the profile's back end orders them, and its latencies per link."""
     names = tuple(members)
     extra = _PerKind(profile, "network.latency", 0.0)
-    return Group(names, cluster, ring_order(profile.backend)(names, cluster), extra, root, shares)
+    return Group(names, cluster, ring_order(profile.backend)(names, cluster), extra, root, shares, copies)
 
 
 def contenders(op: str, profile: Profile) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ COLLECTIVE_ALGORITHMS = (
     "nvls-tree",
     "one-shot",
     "pairwise",
+    "per-node",
     "rail",
     "recursive-doubling",
     "recursive-halving",

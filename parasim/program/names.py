@@ -9,7 +9,7 @@ from .workload import Workload
 
 
 def unresolved(workload: Workload) -> list[Violation]:
-    """A violation per class without a Program, per group or peers array that is missing, and per rank that is in no group or has no peer."""
+    """A violation per class without a Program, per group, peers array or load table that is missing, and per rank that is in no group or has no peer."""
     found: list[Violation] = []
     ranks: dict[int, list[int]] = {}
     for rank, c in enumerate(workload.class_of_rank.tolist()):
@@ -22,6 +22,7 @@ def unresolved(workload: Workload) -> list[Violation]:
         for body in workload.programs[c].bodies.values():
             for op in body:
                 names = [("group", op.group)] if isinstance(op, Collective) else []
+                found += _wrong_load(workload, c, op) if isinstance(op, Collective) and op.load else []
                 names += [("peers", m.peer) for m in (*op.sends, *op.recvs)] if isinstance(op, P2P) else []
                 asked |= {name: describe(op) for name in names if name not in asked}
         for (kind, name), text in asked.items():
@@ -44,3 +45,18 @@ def _without_peer(workload: Workload, name: str, ranks: list[int]) -> str:
     peers = workload.peers[name]
     rank = next((r for r in ranks if not 0 <= peers[r] < workload.world), None)
     return "" if rank is None else f"where the peer of rank {rank} is {peers[rank]}: none of 0 to {workload.world - 1}"
+
+
+def _wrong_load(workload: Workload, c: int, op: Collective) -> list[Violation]:
+    """A load table is n x n for a group of n, of parts that are not negative."""
+    table = workload.loads.get(op.load)
+    if table is None:
+        fault = f"which the Workload does not have; known: {', '.join(workload.loads) or 'none'}"
+    elif op.group in workload.groups and table.shape != (workload.groups[op.group].shape[1],) * 2:
+        n = workload.groups[op.group].shape[1]
+        fault = f"which is {' x '.join(map(str, table.shape))}; group {op.group} needs {n} x {n}"
+    elif not (table >= 0).all():
+        fault = "which has negative parts"
+    else:
+        return []
+    return [Violation(f"class {c}", describe(op), f"names load table {op.load}, {fault}")]

@@ -17,7 +17,7 @@ from ..program.workload import Program
 from ..topology.cluster import Accelerator
 from .fold import Fold, LoadKey, kind_of
 from .network import Path
-from .traffic import Traffic, collective_bytes, message_key
+from .traffic import Size, Traffic, collective_size, message_key
 
 
 class Move(NamedTuple):
@@ -90,7 +90,7 @@ class Pricer:
         if isinstance(op, Compute):
             return Step(op, self.profile.get("compute.op_overhead", 0.0) + sum([self._kernel(k) for k in op.kernels]))
         if isinstance(op, Collective):
-            return Step(op, route=self._route(rank, op, collective_bytes(program, op)))
+            return Step(op, route=self._route(rank, op, collective_size(program, op)))
         assert isinstance(op, P2P)
         ends = [self._message(rank, c, program, m, sending) for ms, sending in ((op.recvs, False), (op.sends, True)) for m in ms]
         return Step(op, messages=tuple(ends))
@@ -102,16 +102,16 @@ class Pricer:
             known = self._seconds[key] = seconds(kernel, self.accelerator, self.profile)
         return known
 
-    def _route(self, rank: int, op: Collective, nbytes: int) -> Route:
+    def _route(self, rank: int, op: Collective, size: Size) -> Route:
         here = (rank, op.group)
         if here not in self._members:
             ranks = tuple(self.traffic.workload.members(rank, op.group).tolist())
             self._members[here] = ranks, tuple(sorted({int(self.fold.representative[r]) for r in ranks}))
         ranks, present = self._members[here]
-        key = (op.op, op.group, op.root, op.load, op.copies, nbytes, ranks)
+        key = (op.op, op.group, op.root, op.load, size, ranks)
         if key not in self._routes:
-            plan = self.traffic.collective(op, nbytes, ranks)
-            kind = kind_of(self.traffic.structure(op, nbytes), ranks, self.fold.colour, ordered=False)
+            plan = self.traffic.collective(op, size, ranks)
+            kind = kind_of(self.traffic.structure(op, size), ranks, self.fold.colour, ordered=False)
             self._routes[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank)
         return self._routes[key]
 

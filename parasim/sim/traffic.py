@@ -22,6 +22,14 @@ from ..program.workload import IntArray, Program, Workload
 from ..topology.cluster import Cluster
 
 
+class Size(NamedTuple):
+    """What a collective moves: the larger of its two buffers (bytes), and how many copies a server makes of a byte that crossed the network
+    (written over read bytes where `copies` is per_node; below 1: what it adds up before it sends)."""
+
+    nbytes: int
+    copies: float = 1.0
+
+
 @dataclass(frozen=True)
 class Instances:
     """All sets of ranks that make the transfers of one structure, as columns.
@@ -59,11 +67,13 @@ class Traffic:
         """Device of each rank."""
         return self.cluster.devices[: self.workload.world]
 
-    def collective(self, op: Collective, nbytes: int, ranks: tuple[int, ...]) -> CollectivePlan:
-        """The plan of `op` over `ranks` for the larger of its two buffers (bytes)."""
-        key = (op.op, op.root, nbytes, ranks)
+    def collective(self, op: Collective, size: Size, ranks: tuple[int, ...]) -> CollectivePlan:
+        """The plan of `op` over `ranks`; with a `load` table member i of the group sends member j its part [i, j] of the larger buffer."""
+        key = (op.op, op.root, op.load, size, ranks)
         if key not in self._plans:
-            self._plans[key] = plan(op.op, float(nbytes), [self.devices[r] for r in ranks], self.cluster, self.profile, root=op.root)
+            shares = self.workload.loads[op.load] if op.load else None
+            members = [self.devices[r] for r in ranks]
+            self._plans[key] = plan(op.op, float(size.nbytes), members, self.cluster, self.profile, root=op.root, shares=shares, copies=size.copies)
         return self._plans[key]
 
     def message(self, nbytes: int, source: int, target: int) -> CollectivePlan:
@@ -73,12 +83,13 @@ class Traffic:
             self._plans[key] = send(float(nbytes), self.devices[source], self.devices[target], self.cluster, self.profile)
         return self._plans[key]
 
-    def structure(self, op: Collective, nbytes: int) -> Hashable:
+    def structure(self, op: Collective, size: Size) -> Hashable:
         """What a collective of this size has in common with those of other sizes."""
-        key = (op.op, op.group, op.root, nbytes)
+        same = (op.op, op.group, op.root, op.load, size.copies)
+        key = (same, size.nbytes)
         if key not in self._structures:
-            plans = [self.collective(op, nbytes, rows) for rows in self._samples[op.group]]
-            self._structures[key] = (op.op, op.group, op.root, tuple((p.algorithm, tuple(_busy(p))) for p in plans))
+            plans = [self.collective(op, size, rows) for rows in self._samples[op.group]]
+            self._structures[key] = (*same, tuple((p.algorithm, tuple(_busy(p))) for p in plans))
         return self._structures[key]
 
     @cached_property
@@ -96,24 +107,24 @@ class Traffic:
 
     def instances(self) -> list[Instances]:
         """Every structure of the workload with all the sets of ranks that make it."""
-        largest: dict[Hashable, tuple[Collective, int]] = {}
+        largest: dict[Hashable, tuple[Collective, Size]] = {}
         users: dict[Hashable, list[int]] = {}
         out: list[Instances] = []
         for c, program in enumerate(self.workload.programs):
             collectives, messages = _transfers(program)
-            for op, nbytes in collectives:
-                key = self.structure(op, nbytes)
-                if key not in largest or largest[key][1] < nbytes:
-                    largest[key] = (op, nbytes)
+            for op, size in collectives:
+                key = self.structure(op, size)
+                if key not in largest or largest[key][1] < size:
+                    largest[key] = (op, size)
                 users.setdefault(key, []).append(c)
             ranks = np.nonzero(self.workload.class_of_rank == c)[0]
             for m, nbytes in messages:
                 members = np.stack([ranks, self.workload.peers[m.peer][ranks]], axis=1)
                 out.append(self._columns(message_key(c, m, nbytes), members, lambda pair, nbytes=nbytes: self.message(nbytes, *pair)))  # type: ignore[misc]
-        for key, (op, nbytes) in largest.items():
+        for key, (op, size) in largest.items():
             table = self.workload.groups[op.group]
             members = table[np.isin(self.workload.class_of_rank[table], users[key]).any(axis=1)]
-            out.append(self._columns(key, members, lambda ranks, op=op, nbytes=nbytes: self.collective(op, nbytes, ranks)))  # type: ignore[misc]
+            out.append(self._columns(key, members, lambda ranks, op=op, size=size: self.collective(op, size, ranks)))  # type: ignore[misc]
         return out
 
     def _columns(self, structure: Hashable, members: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan]) -> Instances:
@@ -177,15 +188,15 @@ def is_message(structure: Hashable) -> bool:
     return isinstance(structure, tuple) and structure[0] == "send"
 
 
-def _transfers(program: Program) -> tuple[list[tuple[Collective, int]], list[tuple[Msg, int]]]:
+def _transfers(program: Program) -> tuple[list[tuple[Collective, Size]], list[tuple[Msg, int]]]:
     """Distinct collectives and sent messages of a Program with their bytes."""
-    collectives: dict[Hashable, tuple[Collective, int]] = {}
+    collectives: dict[Hashable, tuple[Collective, Size]] = {}
     messages: dict[Hashable, tuple[Msg, int]] = {}
     for body in program.bodies.values():
         for op in body:
             if isinstance(op, Collective):
-                nbytes = collective_bytes(program, op)
-                collectives[op.op, op.group, op.root, nbytes] = (op, nbytes)
+                size = collective_size(program, op)
+                collectives[op.op, op.group, op.root, op.load, size] = (op, size)
             elif isinstance(op, P2P):
                 for m in op.sends:
                     nbytes = program.nbytes((m.buffer,))
@@ -193,6 +204,8 @@ def _transfers(program: Program) -> tuple[list[tuple[Collective, int]], list[tup
     return list(collectives.values()), list(messages.values())
 
 
-def collective_bytes(program: Program, op: Collective) -> int:
-    """The larger of the two buffers of a collective."""
-    return max(program.nbytes(op.reads), program.nbytes(op.writes))
+def collective_size(program: Program, op: Collective) -> Size:
+    """The larger of the two buffers of a collective, and the copies that servers make of it."""
+    read, written = program.nbytes(op.reads), program.nbytes(op.writes)
+    copies = written / read if op.copies == "per_node" and read and written else 1.0
+    return Size(max(read, written), copies)
