@@ -17,7 +17,7 @@ from parasim.config.plan import Plan
 from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
 from parasim.model.spec import Mlp, Transformer
-from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Optimizer, Pipeline, Recompute, Tensor, Zero
+from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Tensor, Zero
 from parasim.program.ops import Collective
 from parasim.program.workload import Program, Workload
 
@@ -73,6 +73,7 @@ SP = {"tensor": Tensor(sequence_parallel=True)}
 MODULES = ("layernorm", "rotary", "core_attn", "proj", "residual", "mlp")
 UNFUSED = {"kernels": Kernels("unfused", dropout=True)}
 SCALED: dict[str, Any] = {"linear": "fp64"}  # the program of fp8 with copies that lose no digit
+HOST = Offload(optimizer=True, parameters=True)
 CASES: dict[str, Case] = {
     "dp2-flat": Case(MLP, Degrees(dp=2), blocks=_data("flat")),
     "dp2-bucketed": Case(MLP, Degrees(dp=2), blocks=_data("bucketed")),
@@ -103,6 +104,10 @@ CASES: dict[str, Case] = {
     "llama-pp2-zb-h1-modules": Case(LLAMA, Degrees(pp=2), 4, {"recompute": Recompute(MODULES)}, "zb-h1"),
     "llama-tp2-sp-scaled": Case(LLAMA, Degrees(tp=2), blocks={**SP, **SCALED}),
     "gpt-pp2-zb-h1-scaled-modules": Case(GPT, Degrees(pp=2), 4, {**SCALED, "recompute": Recompute(("core_attn", "mlp"))}, "zb-h1"),
+    "dp2-offload-optimizer": Case(MLP, Degrees(dp=2), blocks={**_data("bucketed"), "offload": Offload(optimizer=True)}),
+    "pp2-dp2-zero1-offload": Case(MLP, Degrees(pp=2, dp=2), 4, {**_data("bucketed", 1), "offload": Offload(optimizer=True)}),
+    "pp2-interleaved-offload-parameters": Case(DEEP, Degrees(pp=2), 4, {"offload": HOST}, "interleaved-1f1b", chunks=2),
+    "gpt-tp2-offload-parameters-recompute": Case(replace(GPT, tied=True), Degrees(tp=2), blocks={"offload": HOST, "recompute": Recompute(("full",))}),
     "gpt-tp2-sp": Case(GPT, Degrees(tp=2), blocks=SP),
     "gpt-pp2": Case(replace(GPT, tied=True), Degrees(pp=2), 4),
     "gpt-pp2-zb-v": Case(replace(GPT, layers=4, tied=True), Degrees(pp=2), 4, schedule="zb-v", chunks=2),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..errors import InvalidLayout, Violation
 from ..model.spec import Model, Transformer
 from ..parallel.check import HALF, batch_violation, check, divisors, legal
-from ..parallel.layout import FULL, Batch, DataParallel, Degrees, Kernels, Layout, Optimizer, Pipeline, Recompute, Tensor, Zero
+from ..parallel.layout import FULL, Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Tensor, Zero
 from ..parallel.placement import split_layers
 from ..program.ops import DType
 from ..schedules import SCHEDULES
@@ -84,6 +84,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         recompute=_recompute(keys),
         kernels=Kernels(keys.kernels.attention, keys.kernels.dropout),
         optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
+        offload=Offload(keys.offload.optimizer, keys.offload.parameters),
     )
 
 

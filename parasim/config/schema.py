@@ -317,6 +317,13 @@ class KernelKeys(Block):
     dropout: Flag = key(False, "whether there is dropout: after the embedding, on unfused attention's probabilities, on both branches of a layer")
 
 
+class OffloadKeys(Block):
+    """What lives in the memory of the host."""
+
+    optimizer: Flag = key(False, "whether optimizer state does; the optimizer then steps on the host's CPU")
+    parameters: Flag = key(False, "whether parameters do; layers are fetched when they are used")
+
+
 class PerturbKeys(Block):
     """One thing that is slower than it should be: a rank, a link or a node."""
 
@@ -350,4 +357,5 @@ class RunKeys(Block):
     recompute: Annotated[RecomputeKeys, BeforeValidator(_recompute_form)] = key(RecomputeKeys(), "recomputation")
     kernels: KernelKeys = key(KernelKeys(), "kernels")
     optimizer: OptimizerKeys = key(OptimizerKeys(), "optimizer")
+    offload: OffloadKeys = key(OffloadKeys(), "offload")
     perturb: tuple[PerturbKeys, ...] = key((), "slow ranks, weak links, failed nodes", type_="list of mappings")

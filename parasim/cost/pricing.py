@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
-from ..errors import InvalidProgram, Violation
+from ..errors import InvalidProgram, Refused, Violation
 from ..program.ops import DTYPE_BYTES, Kernel
 from ..provenance import Number
 from .profile import Profile
 
-Kind = Literal["matmul", "attention", "memory", "time"]
+Kind = Literal["matmul", "attention", "memory", "time", "link", "host"]
 WIDE = DTYPE_BYTES["bf16"]  # what products of fp8 copies are written in
 INDEX, STATISTIC, MASK = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"], DTYPE_BYTES["uint8"]
 
@@ -27,6 +27,16 @@ class Device(Protocol):
     @property
     def memory_bandwidth(self) -> Number:
         """Bytes per second."""
+        ...
+
+    @property
+    def host_link(self) -> Number | None:
+        """Bytes per second to or from the host's memory, per direction."""
+        ...
+
+    @property
+    def host_memory_bandwidth(self) -> Number | None:
+        """Bytes per second of the host's memory, this device's share, reads plus writes."""
         ...
 
     def peak(self, dtype: str) -> float:
@@ -270,6 +280,9 @@ PRICES: Mapping[str, Price] = {
     "zero": Price(_none, _flat_bytes(1), "memory"),
     "flat_slice": Price(_none, _flat_bytes(2), "memory"),
     "adam": Price(_none, _adam_bytes, "memory"),
+    "copy_to_host": Price(_none, _flat_bytes(1), "link"),
+    "copy_from_host": Price(_none, _flat_bytes(1), "link"),
+    "host_adam": Price(_none, _adam_bytes, "host"),
 }
 EFFICIENCY: Mapping[Kind, str] = {"matmul": "compute.matmul_efficiency", "attention": "compute.attention_efficiency"}
 
@@ -289,6 +302,15 @@ def bytes_moved(kernel: Kernel) -> float:
     return PRICES[kernel.name].bytes(kernel)
 
 
+def _host_rate(kind: Kind, accelerator: Device) -> float:
+    """Bytes per second of the link to the host, or of its memory. Raises `Refused` for an accelerator without these numbers."""
+    number = accelerator.host_link if kind == "link" else accelerator.host_memory_bandwidth
+    if number is None:
+        rule = "needs host_link and host_memory_bandwidth of the accelerator, which its file does not have"
+        raise Refused([Violation("offload", "true", rule, "add them to the accelerator, or leave offload out")])
+    return number.value
+
+
 def _efficiency(kernel: Kernel, price: Price, profile: Profile) -> float:
     """Fraction of the peak of its dtype that a product reaches."""
     reached = profile.get(EFFICIENCY[price.kind])
@@ -298,11 +320,13 @@ def _efficiency(kernel: Kernel, price: Price, profile: Profile) -> float:
 def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     """Seconds of one kernel: the longer of FLOPs at the reached rate and bytes at the reached bandwidth, plus the launch.
 
-    A `delay` takes the seconds it names. Raises `Refused` for a dtype that the accelerator does not have.
+    A `delay` takes the seconds it names. Raises `Refused` for a dtype, or numbers of the host, that the accelerator does not have.
     """
     price = PRICES[kernel.name]
     if price.kind == "time":
         return dims(kernel)[0]
+    if price.kind in ("link", "host"):
+        return price.bytes(kernel) / _host_rate(price.kind, accelerator) + profile.get("compute.kernel_launch")
     moving = price.bytes(kernel) / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
     work = price.flops(kernel)
     computing = work / (accelerator.peak(kernel.dtype) * _efficiency(kernel, price, profile)) if work else 0.0

@@ -16,11 +16,12 @@ from .kernels_state import initial_value
 def trained_buffers(program: Program) -> dict[str, tuple[str, ...]]:
     """Every persistent buffer that holds parameters, or what Adam steps in their place -> the parameters it holds (a part of)."""
     stepped = {
-        kernel.writes[0].name
+        ref.name
         for body in program.bodies.values()
         for op in body
         for kernel in (op.kernels if isinstance(op, Compute) else ())
-        if kernel.name == "adam"
+        if kernel.name in ("adam", "host_adam")
+        for ref in (kernel.writes[0], *kernel.writes[3:])
     }
     return {n: b.of or (n,) for n, b in program.buffers.items() if b.persistent and (b.category == "parameters" or n in stepped)}
 

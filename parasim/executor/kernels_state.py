@@ -67,6 +67,11 @@ def flat_slice(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     return (context.flat_shard(kernel.writes[0].name, t),)
 
 
+def copy(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """The same values; where they are follows from the category of the written buffer."""
+    return (t[0].clone(),)
+
+
 def adam(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """Adam with bias correction (Kingma and Ba 2015, algorithm 1); a fourth written buffer gets the rounded parameters."""
     p, m, v = adam_step(t[0], t[1].to(t[0]), t[2], t[3], context)

@@ -63,4 +63,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "zero": state.zero,
     "flat_slice": state.flat_slice,
     "adam": state.adam,
+    "copy_to_host": state.copy,
+    "copy_from_host": state.copy,
+    "host_adam": state.adam,
 }

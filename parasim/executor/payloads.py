@@ -42,7 +42,7 @@ class Numeric:
 
     def __init__(self, resolved: Resolved, context: Context, device: torch.device) -> None:
         self.resolved, self.context, self.device = resolved, context, device
-        self.tensors: dict[tuple[str, int], Tensor] = {(name, -1): t.to(device) for name, t in initial_buffers(resolved.program, context).items()}
+        self.tensors: dict[tuple[str, int], Tensor] = {(name, -1): t.to(self._home(name)) for name, t in initial_buffers(resolved.program, context).items()}
         self._lock = threading.Lock()
         self._births: dict[int, list[int]] = {}
         self._deaths: dict[int, list[int]] = {}
@@ -85,11 +85,15 @@ class Numeric:
         except KeyError:
             raise Failed(f"{ref.name} is read, but nothing is there: never written, or already dropped after its last user") from None
 
+    def _home(self, name: str) -> torch.device:
+        """Where a buffer's tensor is kept: offloaded ones in the memory of the host."""
+        return torch.device("cpu") if self.resolved.program.buffers[name].category == "host" else self.device
+
     def _put(self, i: int, ref: Ref, tensor: Tensor) -> None:
         buffer, shape = self.resolved.program.buffers[ref.name], self.context.local_shape(ref.name)
         if tuple(tensor.shape) != shape:
             raise Failed(f"{ref.name} is written with shape {tuple(tensor.shape)}, declared {shape}")
-        self.tensors[self._key(i, ref)] = tensor.to(device=self.device, dtype=TORCH_DTYPES[buffer.dtype])
+        self.tensors[self._key(i, ref)] = tensor.to(device=self._home(ref.name), dtype=TORCH_DTYPES[buffer.dtype])
 
     def compute(self, i: int, op: Compute, context: Context) -> None:
         """Run the op's kernels on tensors by name."""

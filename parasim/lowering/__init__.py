@@ -17,6 +17,7 @@ from .compute import compute
 from .dims import dims
 from .draft import Draft, Stage
 from .gradients import gradients
+from .offload import offload
 from .precision import precision, weight_casts
 from .recompute import recompute
 from .schedule import schedule
@@ -31,6 +32,7 @@ PASSES = (
     schedule,  # pipeline.schedule: actions become calls
     weight_casts,  # linear: once a step
     gradients,  # data, zero: buckets in the last backward, the optimizer step
+    offload,  # offload: copies to and from the host, its optimizer steps
     transfers,  # pipeline.comm: messages
     merge,  # neighbours with one label become one op
     dims,  # kernel dims from local shapes

@@ -112,6 +112,9 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "zero": _elements,
         "flat_slice": _elements,
         "adam": lambda k, s: (prod(s(k.reads[0])),),
+        "host_adam": lambda k, s: (prod(s(k.reads[0])),),
+        "copy_to_host": _elements,
+        "copy_from_host": _elements,
     }
 )
 

@@ -21,7 +21,8 @@ def check(model: Model, layout: Layout) -> tuple[Violation, ...]:
     beyond = tuple(_sizes(model, layout))
     if beyond:
         return beyond
-    return tuple(v for rule in (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model, _recompute, _kernels) for v in rule(model, layout))
+    rules = (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model, _recompute, _kernels, _offload)
+    return tuple(v for rule in rules for v in rule(model, layout))
 
 
 MOST_LAYERS, MOST_MICROBATCHES = 2**13, 2**14  # beyond that a typo is likelier than a run, and the answer would take minutes
@@ -211,3 +212,14 @@ LOWERED: dict[str, tuple[object, ...]] = {
     "norm_at": (),
     "qk_norm": (),
 }
+
+
+def _offload(model: Model, layout: Layout) -> Iterator[Violation]:
+    what, zero = layout.offload, layout.zero
+    if isinstance(model, Fixed) and (what.optimizer or what.parameters):
+        yield Violation("offload", "true", "has nothing to move in a model of fixed times", "legal: {optimizer: false, parameters: false}")
+    if what.parameters and not what.optimizer:
+        yield Violation("offload.parameters", "true", "needs the optimizer's state on the host too", "set offload.optimizer to true as well")
+    if what.parameters and zero.stage and layout.degrees.dp > 1:
+        rule = f"is modelled for parameters that are whole on every replica, not with zero.stage={zero.stage}"
+        yield Violation("offload.parameters", "true", rule, "legal: false, or zero.stage 0")

@@ -122,6 +122,14 @@ class Kernels:
 
 
 @dataclass(frozen=True)
+class Offload:
+    """What lives in the memory of the host: optimizer state, whose step then runs there, and with it the parameters."""
+
+    optimizer: bool = False
+    parameters: bool = False
+
+
+@dataclass(frozen=True)
 class Layout:
     """The whole layout of one run. `precision` is that of parameters and activations, `linear` the narrower one of linear layers' products."""
 
@@ -136,6 +144,7 @@ class Layout:
     recompute: Recompute = field(default_factory=Recompute)
     kernels: Kernels = field(default_factory=Kernels)
     optimizer: Optimizer = field(default_factory=Optimizer)
+    offload: Offload = field(default_factory=Offload)
 
     @property
     def compute_dtype(self) -> DType:

@@ -82,4 +82,8 @@ KERNELS: dict[str, KernelSpec] = {
     "zero": _spec("elements", "", "g*", "fill with zeros"),
     "flat_slice": _spec("elements", "p*", "shard", "this rank's flat shard of the padded concatenation of p"),
     "adam": _spec("elements", "p g m v", "p m v low?", "Adam with bias correction on fp32 (or the run's) state; low is the rounded copy of p"),
+    # the host: its memory, and its link to the device
+    "copy_to_host": _spec("elements", "x", "y", "y, in the memory of the host, = x"),
+    "copy_from_host": _spec("elements", "x", "y", "y = x, in the memory of the host"),
+    "host_adam": _spec("elements", "p g m v", "p m v low?", "adam on the CPU of the host, all of it in the host's memory"),
 }

@@ -31,6 +31,7 @@ class Accelerator:
     """What one rank computes on.
 
     `peak_flops[dtype]` is the dense peak (FLOP/s), `memory` its capacity (bytes), `memory_bandwidth` read plus write (bytes/s).
+    `host_link` is one direction to the host's memory, `host_memory_bandwidth` this device's share of that, read plus write (bytes/s).
     """
 
     name: str
@@ -38,6 +39,8 @@ class Accelerator:
     peak_flops: Mapping[str, Number]
     memory: Number
     memory_bandwidth: Number
+    host_link: Number | None = None
+    host_memory_bandwidth: Number | None = None
 
     def peak(self, dtype: str) -> float:
         """Dense peak for `dtype` in FLOP/s. Raises `Refused` for a dtype the accelerator has no number for, naming those it has."""

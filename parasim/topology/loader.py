@@ -62,7 +62,7 @@ def _shipped(path: Path) -> Accelerator:
 
 
 def _freeze(form: AcceleratorFile) -> Accelerator:
-    return Accelerator(form.name, form.kind, form.peak_flops, form.memory, form.memory_bandwidth)
+    return Accelerator(form.name, form.kind, form.peak_flops, form.memory, form.memory_bandwidth, form.host_link, form.host_memory_bandwidth)
 
 
 def _document(spec: str | Path | Mapping[str, Any]) -> Document:

@@ -255,6 +255,8 @@ class AcceleratorFile(_Strict):
     peak_flops: dict[str, Flops] = Field(description="dense peak per dtype, FLOP/s")
     memory: Bytes = Field(description="capacity, bytes")
     memory_bandwidth: Bandwidth = Field(description="reads plus writes, bytes/s")
+    host_link: Bandwidth | None = Field(None, description="to or from the host's memory, per direction, bytes/s; left out: nothing can be offloaded")
+    host_memory_bandwidth: Bandwidth | None = Field(None, description="the host's memory, one device's share, reads plus writes, bytes/s")
 
 
 class ClusterFile(_Strict):

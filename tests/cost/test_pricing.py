@@ -23,6 +23,9 @@ class Machine:
 
     memory_bandwidth = Number(1e12, "B/s", "round number", "assumed")
 
+    host_link = Number(1e11, "B/s", "round number", "assumed")
+    host_memory_bandwidth = Number(2e11, "B/s", "round number", "assumed")
+
     def peak(self, dtype: str) -> float:
         return 1e15
 
@@ -82,6 +85,9 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("zero", (C,), 0, 2 * C),
     ("flat_slice", (C,), 0, 2 * 2 * C),
     ("adam", (C,), 0, (4 * 4 + 3 * 4 + 2) * C),
+    ("host_adam", (C,), 0, (4 * 4 + 3 * 4 + 2) * C),
+    ("copy_to_host", (C,), 0, 2 * C),
+    ("copy_from_host", (C,), 0, 2 * C),
 ]
 
 
