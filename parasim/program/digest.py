@@ -42,9 +42,22 @@ class Site(NamedTuple):
     updated: tuple[Use, ...]
     fences: tuple[tuple[int, int], ...]
 
+    @property
+    def persistent(self) -> bool:
+        """Does it touch a persistent buffer?"""
+        return any(use.persistent for uses in (self.reads, self.fresh, self.updated) for use in uses)
+
+    def part(self, persistent: bool) -> Site:
+        """Only its touches of persistent buffers, or all the rest."""
+        reads, fresh, updated = (tuple(use for use in uses if use.persistent == persistent) for uses in (self.reads, self.fresh, self.updated))
+        return self._replace(reads=reads, fresh=fresh, updated=updated, fences=() if persistent else self.fences)
+
 
 class Body(NamedTuple):
     """A body, digested once. `tails` are the last position of each stream.
+
+    Where its touches of crossing persistent buffers are all on one stream, `sites` are also there in two parts: `quiet`, those touches, of
+    which the last of many calls tells all, and `noisy`, the rest. Elsewhere `quiet` is empty.
 
     `inner` generations are born and die inside one call: rows (buffer, slot, birth position, last position). `saved` are the touches of
     buffers that outlive a call: rows (buffer, slot, position, 1 where the op writes it afresh).
@@ -54,6 +67,8 @@ class Body(NamedTuple):
     stream: IntArray
     tails: dict[int, int]
     sites: tuple[Site, ...]
+    noisy: tuple[Site, ...]
+    quiet: tuple[Site, ...]
     inner: IntArray
     saved: IntArray
 
@@ -136,4 +151,14 @@ class Digest:
                     saved.append((self.names[ref.name], ref.slot, p, int(ref not in reads)))
             tails[self.streams[op.stream]] = p
         streams = np.array([self.streams[op.stream] for op in body], dtype=np.int64)
-        return Body(len(body), streams, tails, tuple(sites), *(np.array(rows, dtype=np.int64).reshape(-1, 4) for rows in (inner, saved)))
+        rows = (np.array(r, dtype=np.int64).reshape(-1, 4) for r in (inner, saved))
+        return Body(len(body), streams, tails, tuple(sites), *_apart(sites), *rows)
+
+
+def _apart(sites: list[Site]) -> tuple[tuple[Site, ...], tuple[Site, ...]]:
+    """Sites without their touches of persistent buffers, and those touches as sites of their own, if all are on one stream."""
+    touching = [site for site in sites if site.persistent]
+    if len({site.stream for site in touching}) != 1 or any(site.op.window for site in touching):
+        return tuple(sites), ()
+    noisy = [site.part(False) for site in sites]
+    return tuple(s for s in noisy if s.reads or s.fresh or s.updated or s.fences or s.op.window), tuple(s.part(True) for s in touching)

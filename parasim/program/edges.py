@@ -9,6 +9,7 @@ end of its users; persistent buffers have one generation that lives through the 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidProgram
-from .digest import Digest, Key, Site
+from .digest import Body, Digest, Key, Site
 from .ops import CATEGORIES, Op
 from .text import describe
-from .workload import IntArray, Program, buffer_bytes
+from .workload import Call, IntArray, Program, buffer_bytes
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,9 @@ class _Resolver:
         self.tail: dict[int, int] = {}
         self.known: list[dict[int, int]] = [{} for _ in self.reader.streams]
         self.windows: dict[str, list[list[int]]] = {}
+        self.touched: Counter[int] = Counter()  # calls that touched persistent buffers on one stream; -1: on several
+        self.heard: dict[str, int] = {}  # per body: what the others had touched when its own touches were last looked at
+        self.pending: dict[str, int] = {}  # per body the call whose touches are put off, in order of the calls
         for name, buffer in program.buffers.items():
             if buffer.persistent:
                 self._born((self.reader.names[name], -1), -1, 0)
@@ -117,11 +121,43 @@ class _Resolver:
 
     def run(self) -> None:
         for c, call in enumerate(self.program.calls):
-            body, start = self.reader.bodies[call.body], int(self.start[c])
-            for site in body.sites:
-                self._visit(start, site, call.microbatches)
+            body = self.reader.bodies[call.body]
+            self._call(c, call, body.noisy if self._quiet(c, call.body, body) else body.sites)
             for stream, position in body.tails.items():
-                self.tail[stream] = start + position
+                self.tail[stream] = int(self.start[c]) + position
+        self._flush()
+
+    def _call(self, c: int, call: Call, sites: tuple[Site, ...]) -> None:
+        start = int(self.start[c])
+        for site in sites:
+            self._visit(start, site, call.microbatches)
+
+    def _quiet(self, c: int, name: str, body: Body) -> bool:
+        """Can the touches of persistent buffers of call `c` be put off? While no other stream touches any, those of the body's next call will do.
+
+        They make no edge if those of its last call are known and no other stream has touched a persistent buffer since.
+        """
+        if not body.quiet:
+            if any(site.persistent for site in body.sites):
+                self._flush()
+                self.touched[-1] += 1
+            return False
+        stream = body.quiet[0].stream
+        others = self.touched.total() - self.touched[stream]
+        self.touched[stream] += 1
+        if self.heard.get(name) == others:
+            self.pending.pop(name, None)
+            self.pending[name] = c
+            return True
+        self._flush()
+        self.heard[name] = others
+        return False
+
+    def _flush(self) -> None:
+        """Make up for the touches that were put off, in order."""
+        pending, self.pending = self.pending, {}
+        for name, c in pending.items():
+            self._call(c, self.program.calls[c], self.reader.bodies[name].quiet)
 
     def _visit(self, start: int, site: Site, microbatches: tuple[int, ...]) -> None:
         i, stream, waits = start + site.position, site.stream, list[int]()
