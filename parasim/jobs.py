@@ -212,12 +212,18 @@ def _profiles() -> dict[str, str]:
     return {n: p.description or f"{len(p.numbers)} numbers, {p.backend}" for n, p in catalog().items()}
 
 
+def _stacks() -> dict[str, str]:
+    from .config.stack import load_stack, stack_names
+
+    return {name: load_stack(name).about for name in stack_names()}
+
+
 CATALOGS: dict[str, Callable[[], dict[str, str]]] = {
     "models": _models,
     "clusters": _clusters,
     "accelerators": _accelerators,
     "schedules": _schedules,
-    "stacks": dict,
+    "stacks": _stacks,
     "profiles": _profiles,
 }
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..documents import Document, Problem, parse, read, refusal
+from ..errors import InvalidLayout
 from ..model.spec import Transformer
 from ..provenance import stamp
 from .named import LOADERS, inputs, load_named, specs, wrong_names
@@ -15,6 +17,7 @@ from .overrides import apply
 from .resolve import resolve
 from .run import Run
 from .source import echo, expanded
+from .stack import with_stack
 from .validate import validate
 
 DEFAULT = "default.yaml"
@@ -54,7 +57,8 @@ def _plain(value: Any) -> Any:
 
 
 def _run(document: Document, name: str, before: Run | None = None) -> Run:
-    keys, problems = validate(document)
+    expansion = with_stack(document)
+    keys, problems = validate(expansion.document)
     if keys is None:
         bad = {p.path.partition(".")[0] for p in problems}
         raise refusal([*problems, *wrong_names(document, bad)])
@@ -62,10 +66,14 @@ def _run(document: Document, name: str, before: Run | None = None) -> Run:
     if keys.batch.sequence is None and isinstance(named.model, Transformer):
         rule = f"is missing; {named.model.name} is a transformer and needs the length of a sequence (tokens), such as 4096"
         raise refusal([Problem(document.place(("batch",)), "batch.sequence", rule, "missing")])
-    plan = resolve(keys, named.model)
+    try:
+        plan = resolve(keys, named.model)
+    except InvalidLayout as error:
+        raise expansion.blame(error) from None
+    plan = replace(plan, assumptions=(*expansion.assumption(), *plan.assumptions))
     for dtype in (plan.layout.precision, plan.layout.compute_dtype):
         named.cluster.accelerator.peak(dtype)
-    written: Any = document.data
+    written: Any = expansion.document.data
     located = specs(document)
     return Run(
         name=keys.name or name,

@@ -52,7 +52,6 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("experts.max_nodes", _given, "experts", "supported: null"),
     NotYet("perturb", _given, "slow ranks, weak links and failed nodes", "supported: []"),
     NotYet("placement", _given, "placement of ranks", "leave it out: ranks fill whole nodes in order"),
-    NotYet("stack", _given, "named structural defaults", "leave it out, or null, and write the keys themselves"),
 )
 
 

@@ -11,11 +11,11 @@ from pydantic.fields import FieldInfo
 from ..parallel.layout import PARTS, DataParallel
 from ..units import Dimension
 from .scalars import Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, hint, shown, wrong
+from .stack import stack_names
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 Dtype = Literal["bf16", "fp16", "fp32", "fp64"]
 Precision = Literal["bf16", "fp16", "fp32", "fp64", "fp8"]
-Stack = Literal["megatron-2022", "megatron-h100", "torch-fsdp", "nanotron"]
 Schedule = Literal[
     "naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "zb1p-interleaved", "zb-v", "v-half", "zb-auto", "zb-1p", "zb-2p",
     "dualpipe", "dualpipe-v",
@@ -186,6 +186,12 @@ def _recompute_form(value: object) -> object:
     return value if isinstance(value, Mapping | Block) else {"modules": _modules_form(value)}
 
 
+def _stack_form(value: object) -> str | None:
+    if value is None or value in stack_names():
+        return value if value is None else str(value)
+    raise wrong(f"{shown(value)} is not a stack{hint(str(value), stack_names())}")
+
+
 def _load_form(value: object) -> object:
     if value == "balanced":
         return value
@@ -344,7 +350,9 @@ class RunKeys(Block):
     devices: Things = key(..., "ranks used; whole nodes are filled in order", "devices")
     batch: BatchKeys = key(..., "sizes of the batch")
     precision: Precision = key("bf16", "of parameters and activations; fp8: bf16, with linear layers multiplied in fp8")
-    stack: Stack | None = key(None, "named structural defaults")
+    stack: Annotated[str | None, PlainValidator(_stack_form)] = key(
+        None, "named structural defaults, which the keys that are written override; `parasim catalog stacks` lists them", type_="name"
+    )
     profile: Word | None = key(None, "catalog name or path of fitted numbers; omitted: datasheet numbers")
     placement: Any = key(None, "order of the devices, other than node by node", type_="not yet used")
     parallel: ParallelKeys = key(ParallelKeys(), "degrees")
