@@ -1,7 +1,7 @@
 """The numeric proof: a layout run on real processes must train to the parameters of one process on the whole batch.
 
 Deep residual MLPs are compared with plain autograd; transformers, for which every kernel is checked against autograd, with the same Program
-on one rank. Each in fp64 after two Adam steps. A Program that lost one reduction must fail.
+on one rank per replica. Each in fp64 after two Adam steps. A Program that lost one reduction must fail.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
 from parasim.model.spec import Mlp, Transformer
 from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Tensor, Zero
-from parasim.program.ops import Collective
+from parasim.program.ops import Collective, Compute, Kernel, Op
 from parasim.program.workload import Program, Workload
 
 TOLERANCE = 1e-9
@@ -60,13 +60,16 @@ class Case:
         return Plan(self.model, layout)
 
     def alone(self) -> Case:
-        """The same global batch on one rank, with the same kernels (dropout's masks are those of the cut run) and nothing recomputed."""
+        """The same global batch on one rank per replica, gradients summed at the end, with the same kernels and nothing recomputed.
+
+        Dropout's masks are those of the cut run; that replicas add up is proven on MLPs against plain autograd.
+        """
         kernels = {k: b for k, b in (self.blocks or {}).items() if k == "kernels"}
-        return Case(self.model, Degrees(), self.microbatches, kernels)
+        return Case(self.model, Degrees(dp=self.degrees.dp), self.microbatches, {**kernels, **_data("flat")})
 
 
-def _data(mode: str, zero: int = 0) -> dict[str, Any]:
-    return {"data": DataParallel(mode, BUCKET), "zero": Zero(zero, 2) if zero else Zero()}  # type: ignore[arg-type]
+def _data(mode: str, zero: int = 0, shard: int = 2, **knobs: Any) -> dict[str, Any]:
+    return {"data": DataParallel(mode, BUCKET, BUCKET // 2), "zero": Zero(zero, shard, **knobs) if zero else Zero()}  # type: ignore[arg-type]
 
 
 SP = {"tensor": Tensor(sequence_parallel=True)}
@@ -78,6 +81,26 @@ CASES: dict[str, Case] = {
     "dp2-flat": Case(MLP, Degrees(dp=2), blocks=_data("flat")),
     "dp2-bucketed": Case(MLP, Degrees(dp=2), blocks=_data("bucketed")),
     "dp2-zero1": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 1)),
+    "dp2-naive": Case(MLP, Degrees(dp=2), blocks=_data("naive")),
+    "dp4-per-parameter": Case(MLP, Degrees(dp=4), blocks=_data("per-parameter")),
+    "dp4-zero1-hsdp": Case(MLP, Degrees(dp=4), blocks=_data("bucketed", 1)),
+    "dp2-zero2": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 2)),
+    "dp4-zero2-flat": Case(MLP, Degrees(dp=4), blocks=_data("flat", 2, 4)),
+    "dp4-zero2-hsdp": Case(MLP, Degrees(dp=4), blocks=_data("bucketed", 2)),
+    "dp2-zero3": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 3)),
+    "dp4-zero3-ahead": Case(MLP, Degrees(dp=4), 1, _data("bucketed", 3, 4, prefetch=3, limit=4)),
+    "dp4-zero3-hsdp": Case(MLP, Degrees(dp=4), blocks=_data("bucketed", 3)),
+    "dp2-zero3-kept": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 3, reshard_after_forward=False)),
+    "dp2-zero3-blocking": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 3, overlap=False)),
+    "dp2-zero3-recompute": Case(MLP, Degrees(dp=2), blocks={**_data("bucketed", 3), "recompute": Recompute(("full",))}),
+    "dp2-zero3-offload": Case(MLP, Degrees(dp=2), blocks={**_data("bucketed", 3), "offload": Offload(True)}),
+    "pp2-dp2-zero2-zb-h1": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 2), "zb-h1"),
+    "pp2-dp2-zero3": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 3)),
+    "pp2-dp2-zero3-kept-zb-v": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 3, reshard_after_forward=False), "zb-v", chunks=2),
+    "pp2-dp2-zero3-zb-h1": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 3), "zb-h1"),
+    "llama-tp2-dp2-zero3-sp": Case(LLAMA, Degrees(tp=2, dp=2), blocks={**_data("bucketed", 3), **SP}),
+    "gpt-pp2-dp2-zero2": Case(replace(GPT, tied=True), Degrees(pp=2, dp=2), 4, _data("bucketed", 2)),
+    "gpt-pp2-dp2-zero3-zb-v": Case(replace(GPT, layers=4, tied=True), Degrees(pp=2, dp=2), 4, _data("bucketed", 3), "zb-v", chunks=2),
     "tp2": Case(MLP, Degrees(tp=2)),
     "tp2-sp": Case(MLP, Degrees(tp=2), blocks=SP),
     "pp2-gpipe": Case(MLP, Degrees(pp=2), 4, schedule="gpipe"),
@@ -153,41 +176,66 @@ def _reference(case: Case, timeout: float) -> dict[str, Any]:
         model = case.model
         sizes = MlpSizes(model.layers, model.hidden, model.ffn, ROWS, case.microbatches, case.degrees.dp)
         return {name: t.numpy() for name, t in train(sizes, STEPS).items()}
-    if case.degrees.dp > 1:
-        raise Malformed("a transformer is compared with one rank, which has one replica's data; its dp must be 1")
-    found: dict[str, Any] = spawn(trained, 1, lower(case.alone().plan()), STEPS, timeout=timeout)[0]
+    found: dict[str, Any] = spawn(trained, case.degrees.dp, lower(case.alone().plan()), STEPS, timeout=timeout)[0]
     return found
 
 
 # ---- corrupted Programs
 
 
-def without_one(workload: Workload, wanted: Callable[[Collective], bool]) -> Workload:
-    """The Workload without the first collective that is `wanted` in every Program. Raises Refused where there is none."""
+def without_one(workload: Workload, wanted: Callable[[Op], bool]) -> Workload:
+    """The Workload without the first op that is `wanted` in every Program. Raises Refused where there is none."""
     programs = tuple(_without_one(p, wanted) for p in workload.programs)
     return replace(workload, programs=programs)
 
 
-def _without_one(program: Program, wanted: Callable[[Collective], bool]) -> Program:
+def _without_one(program: Program, wanted: Callable[[Op], bool]) -> Program:
     for name, body in program.bodies.items():
         for i, op in enumerate(body):
-            if isinstance(op, Collective) and wanted(op):
+            if wanted(op):
                 return replace(program, bodies={**program.bodies, name: (*body[:i], *body[i + 1 :])})
-    raise Refused("the Program has no such collective")
+    raise Refused("the Program has no such op")
 
 
-def _reduction(op: Collective) -> bool:
-    return op.op in ("all_reduce", "reduce_scatter")
+def _reduction(op: Op) -> bool:
+    return isinstance(op, Collective) and op.op in ("all_reduce", "reduce_scatter")
 
 
-def _gather(op: Collective) -> bool:
-    return op.op == "all_gather"
+def _gather(op: Op) -> bool:
+    return isinstance(op, Collective) and op.op == "all_gather"
+
+
+def _replicas(op: Op) -> bool:
+    return isinstance(op, Collective) and op.group == "dp.replica"
+
+
+def _sum(op: Op) -> bool:
+    return isinstance(op, Compute) and op.kernels[0].name == "accumulate"
+
+
+def local_gradients(workload: Workload) -> Workload:
+    """The first reduce-scatter of every Program replaced by a slice of the rank's own gradients: what a reduction over the wrong group leaves."""
+
+    def changed(op: Op) -> Op:
+        if not (isinstance(op, Collective) and op.op == "reduce_scatter"):
+            return op
+        return Compute(label=op.label, stream=op.stream, after=op.after, kernels=(Kernel("flat_slice", op.reads, op.writes, (), "fp64"),))
+
+    programs = []
+    for program in workload.programs:
+        name = next(n for n, body in program.bodies.items() if any(changed(o) is not o for o in body))
+        programs.append(replace(program, bodies={**program.bodies, name: tuple(map(changed, program.bodies[name]))}))
+    return replace(workload, programs=tuple(programs))
 
 
 CONTROLS: dict[str, tuple[str, Callable[[Workload], Workload]]] = {
     "dp2-flat without a reduction": ("dp2-flat", partial(without_one, wanted=_reduction)),
     "dp2-bucketed without a reduction": ("dp2-bucketed", partial(without_one, wanted=_reduction)),
     "dp2-zero1 without a parameter gather": ("dp2-zero1", partial(without_one, wanted=_gather)),
+    "dp2-zero2 without a parameter gather": ("dp2-zero2", partial(without_one, wanted=_gather)),
+    "dp2-zero2 without a microbatch's sum": ("dp2-zero2", partial(without_one, wanted=_sum)),
+    "dp2-zero3 with gradients of one rank": ("dp2-zero3", local_gradients),
+    "dp4-zero3-hsdp without a sum of replicas": ("dp4-zero3-hsdp", partial(without_one, wanted=_replicas)),
 }
 
 

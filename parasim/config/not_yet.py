@@ -38,10 +38,6 @@ WHOLE = ("naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "z
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("parallel.cp", _more_than_one, "context parallelism", "supported: 1"),
     NotYet("parallel.ep", _more_than_one, "expert parallelism", "supported: 1"),
-    NotYet("dp.mode", _other_than("flat", "bucketed"), "gradients reduced one parameter at a time", "supported: flat, bucketed"),
-    NotYet("zero.stage", _other_than(0, 1), "sharing out gradients or parameters", "supported: 0, 1"),
-    NotYet("zero.shard", lambda value, dp: value != "auto" and value < dp, "sharing within a part of dp (HSDP)", "supported: auto"),
-    NotYet("zero.overlap", lambda value, dp: not value, "ZeRO without overlap", "supported: true (dp.mode flat reduces after the backward)"),
     NotYet("pipeline.schedule", _other_than(*WHOLE), "this schedule in a whole step (`parasim schedule` times it)", f"supported: {', '.join(WHOLE)}"),
     NotYet("pipeline.optimizer", _other_than("barrier"), "post-validation", "supported: barrier"),
     NotYet("tensor.style", _other_than("megatron"), "the column-parallel form", "supported: megatron"),

@@ -77,7 +77,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         batch=batch,
         precision=precision,
         linear=linear,
-        data=DataParallel(keys.dp.mode, keys.dp.bucket),
+        data=_data(keys),
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward),
         pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer),
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
@@ -91,6 +91,12 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
 def _precision(keys: RunKeys) -> tuple[DType, DType | None]:
     """That of parameters and activations, and the narrower one of linear layers if there is one."""
     return ("bf16", "fp8") if keys.precision == "fp8" else (keys.precision, None)
+
+
+def _data(keys: RunKeys) -> DataParallel:
+    """As torch's DistributedDataParallel: the first bucket is smaller unless the size of buckets is given."""
+    first = keys.dp.bucket if "bucket" in keys.dp.model_fields_set else DataParallel.first
+    return DataParallel(keys.dp.mode, keys.dp.bucket, first)
 
 
 WAYS: dict[str, tuple[str, ...]] = {"none": (), "selective": ("core_attn",), "full": (FULL,)}
@@ -143,8 +149,12 @@ def _replicas(keys: RunKeys, layout: Layout) -> Iterator[str]:
         yield "zero.stage omitted: 0, every replica holds the whole optimizer state"
     if "mode" not in keys.dp.model_fields_set:
         yield f"dp.mode omitted: bucketed, {format_bytes(layout.data.bucket)} of gradients at a time"
-    elif keys.dp.mode == "flat" and "bucket" in keys.dp.model_fields_set:
-        yield "dp.bucket has no effect when dp.mode is flat"
+    elif keys.dp.mode != "bucketed" and "bucket" in keys.dp.model_fields_set:
+        yield f"dp.bucket has no effect when dp.mode is {keys.dp.mode}"
+    if "mode" in keys.dp.model_fields_set and layout.zero.stage == 3:
+        yield "dp.mode: no effect at zero.stage 3, where gradients are reduced layer by layer"
+    if layout.zero.stage and layout.zero.shard == 1:
+        yield "zero.shard 1: nothing is shared out, whatever zero.stage"
     idle = [name for name in ("prefetch", "limit", "reshard_after_forward") if name in keys.zero.model_fields_set]
     if idle and layout.zero.stage < 3:
         yield f"zero.{', zero.'.join(idle)}: no effect below zero.stage 3"

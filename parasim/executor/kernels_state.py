@@ -62,6 +62,11 @@ def zero(context: Context, kernel: Kernel, _: Tensors) -> Tensors:
     return tuple(torch.zeros(context.local_shape(r.name), dtype=TORCH_DTYPES[context.buffers[r.name].dtype]) for r in kernel.writes)
 
 
+def accumulate(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """The sum of the two tensors read, in the dtype of the first."""
+    return (t[0] + t[1].to(t[0]),)
+
+
 def flat_slice(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """This rank's flat shard of the padded concatenation of what is read."""
     return (context.flat_shard(kernel.writes[0].name, t),)

@@ -61,6 +61,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "mean_squared_error": language.mean_squared_error,
     "residual_add": dense.residual_add,
     "zero": state.zero,
+    "accumulate": state.accumulate,
     "flat_slice": state.flat_slice,
     "adam": state.adam,
     "copy_to_host": state.copy,

@@ -16,11 +16,13 @@ from ..schedules import SCHEDULES
 from .compute import compute
 from .dims import dims
 from .draft import Draft, Stage
+from .gather import gather
 from .gradients import gradients
 from .offload import offload
 from .precision import precision, weight_casts
 from .recompute import recompute
 from .schedule import schedule
+from .shards import stage
 from .tensor import tensor
 from .transfers import merge, transfers
 
@@ -34,6 +36,7 @@ PASSES = (
     gradients,  # data, zero: buckets in the last backward, the optimizer step
     offload,  # offload: copies to and from the host, its optimizer steps
     transfers,  # pipeline.comm: messages
+    gather,  # zero 3: whole layers before their use
     merge,  # neighbours with one label become one op
     dims,  # kernel dims from local shapes
 )
@@ -54,6 +57,8 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
             step(draft)
         programs.append(draft.program())
     groups = {axis: mesh.groups(axis) for axis in ("tp", "dp", "pp") if getattr(layout.degrees, axis) > 1}
+    if stage(layout) and layout.zero.shard < layout.degrees.dp:
+        groups |= mesh.halves(layout.zero.shard)
     if ranks_of_stage[0] != ranks_of_stage[-1]:
         groups["embedding"] = mesh.groups("pp")[:, [ranks_of_stage[0], ranks_of_stage[-1]]]
     steps = {b - a for a, b in pairwise(ranks_of_stage)} - {0}

@@ -110,6 +110,7 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "mean_squared_error": lambda k, s: (*s(k.reads[0]), k.dims[0]),
         "residual_add": _written,
         "zero": _elements,
+        "accumulate": _elements,
         "flat_slice": _elements,
         "adam": lambda k, s: (prod(s(k.reads[0])),),
         "host_adam": lambda k, s: (prod(s(k.reads[0])),),

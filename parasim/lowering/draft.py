@@ -31,7 +31,8 @@ class Draft:
 
     `ranks_of_stage` gives the pipeline rank of every stage. `columns` names the buffers that tensor parallelism cuts and along which dim;
     `rows` the hidden-wide activations that sequence parallelism cuts along dim 0; `shared` the gradients that need one more sum, by group,
-    before the data-parallel reduction.
+    before the data-parallel reduction; `shards`, under ZeRO-3, for every parameter its flat shard, the parameters that are gathered with it and
+    the group of one more sum that they need.
     """
 
     plan: Plan
@@ -45,6 +46,7 @@ class Draft:
     columns: dict[str, int] = field(default_factory=dict)
     rows: set[str] = field(default_factory=set)
     shared: dict[str, str] = field(default_factory=dict)
+    shards: dict[str, tuple[Ref, tuple[Ref, ...], str]] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:

@@ -1,93 +1,59 @@
-"""The gradients pass: data parallelism, ZeRO-1 and the optimizer step.
+"""The gradients pass: where gradients are reduced over dp, then the optimizer step.
 
-Gradients accumulate over the microbatches of a step; the last backward of a stage becomes a variant body (`B3!`) that launches a bucket's
-reduction as soon as its gradients are final (`bucketed`), or everything is reduced after the backward (`flat`). Gradients that need one
-more sum (a tied embedding over its holders; replicated weights under sequence parallelism over tp) get it after the backward and are
-reduced over dp then. ZeRO-1 (Rajbhandari et al. 2020, arXiv 1910.02054) reduce-scatters a bucket, steps the rank's shard and gathers the
-updated parameters.
+Below ZeRO-2 gradients accumulate over the microbatches and are reduced once: in the call where they become final (a variant body, `B3!`), as
+soon as a bucket is complete, or after the backward (`flat`, `naive`). Gradients that need one more sum (a tied embedding over its holders;
+replicated weights under sequence parallelism over tp) get it after the backward and are reduced over dp then. From ZeRO-2 on a gradient lives
+for one microbatch: every body that completes a bucket reduces it and adds to the shard; the one more sum is taken of shards.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Iterable
+from dataclasses import replace
 
-from ..model.spec import Fixed
-from ..program.ops import COMPUTE, DTYPE_BYTES, Compute, DType, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, Compute, Kernel, Label, Op, Ref
 from ..program.workload import Call
+from .buckets import Filling, finals, last_calls
 from .draft import Draft, collective
+from .optimizer import shared_axis, update
+from .shards import STEP, Bucket, flat_shard, reduction, stage
 
-STREAM = "dp.reduce"
-GATHER = "dp.gather"
-STEP = "S"
-LOW_PRECISION = ("bf16", "fp16")
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """Parameters whose gradients are reduced together."""
-
-    number: int
-    parameters: tuple[str, ...]
+OVERLAPPED = ("bucketed", "per-parameter")
 
 
 def gradients(draft: Draft) -> None:
     """Reduce over dp, then one optimizer call."""
-    late = [n for n in draft.parameters if n in draft.shared]
-    early = [n for n in draft.parameters if n not in draft.shared]
-    buckets = _during_backward(draft, early) if draft.layout.data.mode == "bucketed" else []
-    step = _shared_sums(draft, late)
-    groups = [late] if draft.layout.data.mode == "bucketed" else [late, early]
-    for names in groups:
-        if names:
-            buckets.append(Bucket(len(buckets), tuple(names)))
-            step += _reduction(draft, buckets[-1])
-    for bucket in buckets:
-        step += _update(draft, bucket)
-    step.append(_zero(draft))
-    draft.bodies["step"] = step
+    filling = Filling(draft)
+    if stage(draft.layout) >= 2:
+        _every_microbatch(draft, filling)
+        ops = update(draft, filling.buckets)
+        if stage(draft.layout) == 3:
+            _scatter(draft, filling.buckets)
+    else:
+        ops = _once(draft, filling) + update(draft, filling.buckets)
+    draft.bodies["step"] = ops
     draft.calls.append(Call("step"))
 
 
-def _during_backward(draft: Draft, names: list[str]) -> list[Bucket]:
-    """Insert each bucket's reduction into the last backward call of its stage, after the op that completes it."""
-    buckets: list[Bucket] = []
-    remaining = set(names)
-    for stage in draft.stages:
-        keys = (f"B{stage.number}", f"W{stage.number}")
-        last = max(i for i, c in enumerate(draft.calls) if c.body in keys)
-        key = draft.calls[last].body
-        body: list[Op] = []
-        open_: list[str] = []
-        final = {r: i for i, o in enumerate(draft.bodies[key]) for r in o.writes}
-        for i, op in enumerate(draft.bodies[key]):
-            body.append(op)
-            complete = [n for n in (r.name.removesuffix(".grad") for r in op.writes if final[r] == i) if n in remaining]
-            remaining.difference_update(complete)
-            open_ += complete
-            if complete and sum(_gradient_bytes(draft, n) for n in open_) >= draft.layout.data.bucket:
-                body += _close(draft, buckets, open_)
-        body += _close(draft, buckets, open_)
-        draft.bodies[f"{key}!"] = body
-        draft.calls[last] = draft.calls[last]._replace(body=f"{key}!")
-    return buckets
+# ---- once per step
 
 
-def _close(draft: Draft, buckets: list[Bucket], names: list[str]) -> list[Op]:
-    if not names:
-        return []
-    buckets.append(Bucket(len(buckets), tuple(names)))
-    names.clear()
-    return _reduction(draft, buckets[-1])
-
-
-def _gradient_bytes(draft: Draft, name: str) -> int:
-    buffer = draft.buffers[f"{name}.grad"]
-    return _elements(draft, name) * DTYPE_BYTES[buffer.dtype]
-
-
-def _elements(draft: Draft, name: str) -> int:
-    return prod(int(n) for n in draft.buffers[name].shape)
+def _once(draft: Draft, filling: Filling) -> list[Op]:
+    """Reductions inside the last calls, where they overlap; returns those after the backward."""
+    late = [n for n in draft.parameters if n in draft.shared]
+    if draft.layout.data.mode in OVERLAPPED:
+        for number, final in last_calls(draft).items():
+            final = [(at, n) for at, n in final if n not in draft.shared]
+            key = draft.calls[number].body
+            filling.fill(n for _, n in final)
+            draft.bodies[f"{key}!"] = _with_reductions(draft, key, {n: at for at, n in final}, filling)
+            draft.calls[number] = draft.calls[number]._replace(body=f"{key}!")
+    ops = _shared_sums(draft, late)
+    for names in (late, [n for n in draft.parameters if n not in draft.shared]):
+        rest = [n for n in names if n not in filling.of]
+        parts = [[n] for n in rest] if draft.layout.data.mode == "naive" else [rest] if rest else []
+        ops += [op for part in parts for op in reduction(draft, filling.add(part))]
+    return ops
 
 
 def _shared_sums(draft: Draft, late: list[str]) -> list[Op]:
@@ -95,101 +61,61 @@ def _shared_sums(draft: Draft, late: list[str]) -> list[Op]:
     ops: list[Op] = []
     for group in dict.fromkeys(draft.shared[n] for n in late):
         refs = [Ref(f"{n}.grad") for n in late if draft.shared[n] == group]
-        axis = group if group == "tp" else "pp"
-        ops.append(collective(Label(STEP), "all_reduce", group, refs, refs, COMPUTE, axis=axis))
+        ops.append(collective(Label(STEP), "all_reduce", group, refs, refs, COMPUTE, axis=shared_axis(group)))
     return ops
 
 
-def _reduction(draft: Draft, bucket: Bucket) -> list[Op]:
-    """All-reduce in place, or reduce-scatter to this rank's shard under ZeRO-1."""
-    degree = draft.layout.degrees.dp
-    if degree == 1:
-        return []
-    refs = [Ref(f"{n}.grad") for n in bucket.parameters]
-    label, fence = Label(STEP), (COMPUTE,)
-    if not _sharded(draft):
-        return [collective(label, "all_reduce", "dp", refs, refs, STREAM, after=fence)]
-    shard = _shard(draft, bucket, "grad", draft.layout.optimizer.gradient)
-    return [collective(label, "reduce_scatter", "dp", refs, (shard,), STREAM, after=fence)]
+def _with_reductions(draft: Draft, key: str, final: dict[str, int], filling: Filling, *, late: bool = False) -> list[Op]:
+    """Body `key` with the reduction of each bucket after the op that completes it, or `late` at its end; strictly in the buckets' order."""
+    body = draft.bodies[key]
+    due: dict[int, list[Bucket]] = {}
+    at = 0
+    for bucket in sorted({filling.of[n] for n in final}, key=lambda b: b.number):
+        at = len(body) - 1 if late else max(at, *(final[n] for n in bucket.parameters))
+        due.setdefault(at, []).append(bucket)
+    return [new for i, op in enumerate(body) for new in (op, *(r for b in due.get(i, ()) for r in reduction(draft, b)))]
 
 
-def _sharded(draft: Draft) -> bool:
-    return draft.layout.zero.stage >= 1 and draft.layout.degrees.dp > 1
+# ---- once per microbatch
 
 
-def _shard(draft: Draft, bucket: Bucket, what: str, dtype: DType) -> Ref:
-    """A flat shard of the padded concatenation of the bucket; only optimizer state lives through the step."""
-    size = -(-sum(_elements(draft, n) for n in bucket.parameters) // draft.layout.degrees.dp)
-    name = f"dp.bucket{bucket.number}.{what}"
-    of = tuple(f"{n}.grad" if what == "grad" else n for n in bucket.parameters)
-    state = what in ("master", "m", "v")
-    category = "optimizer" if state else "buffers"
-    draft.buffer(name, (size,), category, dtype=dtype, persistent=state, of=of, shard=((0, "dp"),))  # type: ignore[arg-type]
-    return Ref(name)
+def _every_microbatch(draft: Draft, filling: Filling) -> None:
+    """Gradients of one microbatch, reduced in the body that completes them."""
+    keys = [k for k in dict.fromkeys(c.body for c in draft.calls) if finals(draft, k)]
+    late = draft.layout.data.mode not in OVERLAPPED
+    found = {key: {n: at for at, n in finals(draft, key)} for key in keys}
+    for key in keys:
+        draft.bodies[key] = _fresh(draft, draft.bodies[key])
+        filling.fill(found[key])
+        draft.bodies[key] = _with_reductions(draft, key, found[key], filling, late=late)
+    for name in draft.parameters:
+        buffer = draft.buffers[f"{name}.grad"]
+        draft.buffers[buffer.name] = replace(buffer, persistent=False, category="gathered")
 
 
-def _update(draft: Draft, bucket: Bucket) -> list[Op]:
-    return _sharded_update(draft, bucket) if _sharded(draft) else [_whole_update(draft, n) for n in bucket.parameters]
+def _fresh(draft: Draft, body: list[Op]) -> list[Op]:
+    """The body writing gradients of its microbatch: the first write of each does not add to what was there."""
+    names, begun, out = {f"{n}.grad" for n in draft.parameters}, set[str](), list[Op]()
+    for op in body:
+        if isinstance(op, Compute) and names.intersection(r.name for r in op.writes):
+            op = replace(op, kernels=tuple(_of_microbatch(k, names, begun) for k in op.kernels))
+        out.append(op)
+    return out
 
 
-def _state_dtype(draft: Draft) -> DType:
-    precision = draft.layout.precision
-    return "fp32" if precision in LOW_PRECISION else precision
+def _of_microbatch(kernel: Kernel, names: set[str], begun: set[str]) -> Kernel:
+    def own(refs: Iterable[Ref]) -> tuple[Ref, ...]:
+        return tuple(Ref(r.name, 0) if r.name in names else r for r in refs)
+
+    reads = own(r for r in kernel.reads if r.name not in names or r.name in begun)
+    begun |= {r.name for r in kernel.writes if r.name in names}
+    return replace(kernel, reads=reads, writes=own(kernel.writes))
 
 
-def _master(draft: Draft) -> bool:
-    return draft.layout.optimizer.master and draft.layout.precision in LOW_PRECISION
-
-
-def _whole_update(draft: Draft, name: str) -> Op:
-    """Adam on a whole parameter: on its fp32 master copy with a rounded copy back, or in place."""
-    buffer, dtype = draft.buffers[name], _state_dtype(draft)
-    shape, shard = tuple(map(int, buffer.shape)), buffer.shard
-
-    def state(what: str) -> Ref:
-        return draft.buffer(f"{name}.{what}", shape, "optimizer", dtype=dtype, persistent=True, of=(name,) if what == "master" else (), shard=shard)
-
-    p, m, v = state("master") if _master(draft) else Ref(name), state("m"), state("v")
-    return _adam(draft, Ref(f"{name}.grad"), p, m, v, Ref(name) if _master(draft) else None)
-
-
-def _sharded_update(draft: Draft, bucket: Bucket) -> list[Op]:
-    dtype = _state_dtype(draft)
-    m, v = _shard(draft, bucket, "m", dtype), _shard(draft, bucket, "v", dtype)
-    g = Ref(f"dp.bucket{bucket.number}.grad")
-    low = _shard(draft, bucket, "low", draft.layout.precision)
-    parameters = tuple(Ref(n) for n in bucket.parameters)
-    ops: list[Op] = []
-    if _master(draft):
-        ops.append(_adam(draft, g, _shard(draft, bucket, "master", dtype), m, v, low))
-    else:
-        ops.append(_step_op(Kernel("flat_slice", parameters, (low,), (), draft.layout.precision)))
-        ops.append(_adam(draft, g, low, m, v, None))
-    return [*ops, collective(Label(STEP), "all_gather", "dp", (low,), parameters, GATHER)]
-
-
-def _step_op(kernel: Kernel) -> Compute:
-    return Compute(label=Label(STEP), stream=COMPUTE, kernels=(kernel,))
-
-
-def _adam(draft: Draft, g: Ref, p: Ref, m: Ref, v: Ref, low: Ref | None) -> Compute:
-    writes = (p, m, v, *((low,) if low else ()))
-    model = draft.plan.model
-    if isinstance(model, Fixed):
-        return _step_op(Kernel("delay", (p, g, m, v), writes, (model.optimizer * _share(draft, p),), draft.layout.precision))
-    return _step_op(Kernel("adam", (p, g, m, v), writes, (), _state_dtype(draft)))
-
-
-def _share(draft: Draft, p: Ref) -> float:
-    """The part of the rank's parameters that updating `p` covers, by elements, or by number where none has any."""
-    updated = draft.buffers[p.name].of or (p.name,)
-    held = sum(_elements(draft, n) for n in draft.parameters)
-    return sum(_elements(draft, n) for n in updated) / held if held else len(updated) / len(draft.parameters)
-
-
-def _zero(draft: Draft) -> Compute:
-    """Gradients start the next step at zero."""
-    refs = tuple(Ref(f"{n}.grad") for n in draft.parameters)
-    if isinstance(draft.plan.model, Fixed):
-        return _step_op(Kernel("delay", (), refs, (0.0,), draft.layout.precision))
-    return _step_op(Kernel("zero", (), refs, (), draft.layout.optimizer.gradient))
+def _scatter(draft: Draft, buckets: list[Bucket]) -> None:
+    """ZeRO-3: a rank holds flat shards; the whole parameters live where they are gathered."""
+    for bucket in buckets:
+        shard = flat_shard(draft, bucket, "parameters", draft.layout.precision, "parameters")
+        for name in bucket.parameters:
+            draft.buffers[name] = replace(draft.buffers[name], persistent=False, category="gathered")
+            draft.shards[name] = (shard, tuple(Ref(n) for n in bucket.parameters), bucket.shared)

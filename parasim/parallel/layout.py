@@ -39,10 +39,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class DataParallel:
-    """How gradients are reduced over dp; `bucket` in bytes of gradients."""
+    """How gradients are reduced over dp; `bucket` and `first` (the cap of a stage's first bucket, if smaller) in bytes of gradients."""
 
     mode: Literal["naive", "per-parameter", "flat", "bucketed"] = "bucketed"
     bucket: int = 25 * 2**20
+    first: int = 2**20
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .layout import Degrees
 
 IntArray = NDArray[np.int64]
+SHARD, REPLICA = "dp.shard", "dp.replica"  # the two halves of dp under HSDP
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ class Mesh:
         grid = np.arange(self.degrees.world).reshape(shape)
         table = np.moveaxis(grid, position, -1).reshape(-1, shape[position])
         return np.asarray(table[np.argsort(table[:, 0])])
+
+    def halves(self, shard: int) -> dict[str, IntArray]:
+        """dp cut in two: groups of `shard` neighbours along dp that share out, and groups of those at the same place of their shard group."""
+        table = self.groups("dp").reshape(-1, self.degrees.dp // shard, shard)
+        groups = {SHARD: table.reshape(-1, shard), REPLICA: np.swapaxes(table, 1, 2).reshape(-1, table.shape[1])}
+        return {name: np.asarray(t[np.argsort(t[:, 0])]) for name, t in groups.items()}
 
     def peer(self, axis: str, offset: int) -> IntArray:
         """For every rank the rank `offset` further along `axis`, with wrap, int[world]."""

@@ -62,16 +62,19 @@ def _degrees(run: Run) -> Iterator[list[str]]:
 def _candidates(run: Run) -> Iterator[list[str]]:
     """Single settings, then together, then with more tensor and pipeline parallelism."""
     layout = run.plan.layout
-    zero = ["zero.stage=1"] if layout.zero.stage == 0 and layout.degrees.dp > 1 else []
+    stages = [[f"zero.stage={s}"] for s in range(layout.zero.stage + 1, 4)] if layout.degrees.dp > 1 else []
+    zero, more = (stages[0], stages[1:]) if stages else ([], [])
     rows = ["tensor.sequence_parallel=true"] if layout.degrees.tp > 1 and not layout.tensor.sequence_parallel else []
     core = ["recompute=selective"] if not layout.recompute.modules and layout.kernels.attention == "unfused" else []
     again = ["recompute=full"] if FULL not in layout.recompute.modules else []
     micro = [f"batch.micro={layout.batch.micro // 2}"] if layout.batch.micro > 1 else []
     singles = [s for s in (zero, rows, again, micro) if s]
     yield from [core, *singles] if core else singles
+    yield from more
     every = [x for s in singles for x in s]
     if len(singles) > 1:
         yield every
+        yield from [[*stage, *every[len(zero) :]] for stage in more]
     for degrees in _degrees(run):
         more_tp = any("parallel.tp" in d for d in degrees) and not layout.tensor.sequence_parallel
         yield [*degrees, *dict.fromkeys((*every, *rows, *(["tensor.sequence_parallel=true"] if more_tp else [])))]

@@ -18,10 +18,8 @@ from .digest import check_names
 from .edges import Resolved
 from .names import unresolved
 from .ops import P2P, Collective, Compute, Op, Ref
-from .text import describe
+from .sums import WHOLE, gradient_violations
 from .workload import Program, Workload
-
-REPLICATED = "dp"  # the group over which full gradients are replicas until a collective sums them
 
 
 def _communications(program: Program) -> Iterator[tuple[Collective | P2P, tuple[int, ...]]]:
@@ -30,44 +28,6 @@ def _communications(program: Program) -> Iterator[tuple[Collective | P2P, tuple[
     for call in program.calls:
         for op in bodies[call.body]:
             yield op, call.microbatches
-
-
-def _gradients(c: int, program: Program, replicated: bool) -> list[Violation]:
-    """Every accumulation of a persistent gradient precedes what reduces it, and every gradient is reduced over dp once per step."""
-    events = _gradient_events(program)
-    total: Counter[tuple[str, int]] = Counter()
-    for call in program.calls:
-        total.update((name, call.step) for op, name in events[call.body] if op is None)
-    done: Counter[tuple[str, int]] = Counter()
-    reduced: Counter[tuple[str, int]] = Counter()
-    found = []
-    for call in program.calls:
-        for op, name in events[call.body]:
-            key = (name, call.step)
-            if op is None:
-                done[key] += 1
-                continue
-            reduced[key] += isinstance(op, Collective) and op.group == REPLICATED
-            if done[key] != total[key]:
-                found.append(Violation(f"class {c}", describe(op, call.microbatches), f"reads {name} after {done[key]} of {total[key]} accumulations"))
-    if replicated:
-        missed = sorted(key for key in total if reduced[key] != 1)
-        found += [Violation(f"class {c}", name, f"is reduced over {REPLICATED} {reduced[name, step]} times in step {step}, due once") for name, step in missed]
-    return found
-
-
-def _gradient_events(program: Program) -> dict[str, list[tuple[Op | None, str]]]:
-    """Per body, in order: accumulations into persistent gradients (None, name) and other ops that read them (op, name)."""
-    gradients = {n for n, b in program.buffers.items() if b.category == "gradients" and b.persistent and not b.of}
-    events: dict[str, list[tuple[Op | None, str]]] = {}
-    for key, body in program.bodies.items():
-        found = events.setdefault(key, [])
-        for op in body:
-            if isinstance(op, Compute):
-                found += [(None if r in k.writes else op, r.name) for k in op.kernels for r in k.reads if r.name in gradients]
-            elif isinstance(op, Collective):
-                found += [(op, r.name) for r in op.reads if r.name in gradients]
-    return events
 
 
 def _unread_shards(c: int, program: Program) -> list[Violation]:
@@ -264,7 +224,7 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
     for rank, c in enumerate(workload.class_of_rank.tolist()):
         first.setdefault(c, rank)
     resolved: dict[int, Resolved] = {}
-    replicated = REPLICATED in workload.groups and workload.groups[REPLICATED].shape[1] > 1
+    replicated = WHOLE in workload.groups and workload.groups[WHOLE].shape[1] > 1
     for c in first:
         try:
             resolved[c] = workload.programs[c].resolved
@@ -272,7 +232,7 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
             found.append(Violation(f"class {c}", "program", str(e)))
     named = {c: rank for c, rank in first.items() if c in resolved or _named(workload.programs[c])}
     for c in named:
-        found += _gradients(c, workload.programs[c], replicated) + _unread_shards(c, workload.programs[c])
+        found += gradient_violations(c, workload.programs[c], replicated) + _unread_shards(c, workload.programs[c])
     if len(named) == len(first):
         found += _channels(workload, first) + _collectives(workload, first)
     if len(resolved) == len(first):

@@ -80,6 +80,7 @@ KERNELS: dict[str, KernelSpec] = {
     "residual_add": _spec("rows columns", "a b bias?", "c", "c = a + b (+ bias)"),
     # optimizer
     "zero": _spec("elements", "", "g*", "fill with zeros"),
+    "accumulate": _spec("elements", "total part", "total", "total += part"),
     "flat_slice": _spec("elements", "p*", "shard", "this rank's flat shard of the padded concatenation of p"),
     "adam": _spec("elements", "p g m v", "p m v low?", "Adam with bias correction on fp32 (or the run's) state; low is the rounded copy of p"),
     # the host: its memory, and its link to the device

@@ -194,7 +194,7 @@ REFUSED = [
     ("empty file", ["empty.yaml"], 3, ["empty.yaml"]),
     ("config.json without its keys", ["keyless.yaml"], 3, ["config.json", "hidden_size", "num_hidden_layers"]),
     ("a directory for a file", ["."], 2, ["."]),
-    ("not yet", ["--set", "zero.stage=3"], 1, ["zero.stage=3"]),
+    ("not yet", ["--set", "stack=torch-fsdp"], 1, ["stack=torch-fsdp"]),
     ("too many devices", ["tiny.yaml"], 1, ["devices=4", "at most 2"]),
 ]  # fmt: skip
 

@@ -200,12 +200,6 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
     [
         ("parallel.cp=2", "parallel.cp=2 asks for context parallelism, which is not supported yet; supported: 1"),
         ("parallel.ep=2", "parallel.ep=2 asks for expert parallelism, which is not supported yet; supported: 1"),
-        ("dp.mode=naive", "dp.mode=naive asks for gradients reduced one parameter at a time, which is not supported yet; supported: flat, bucketed"),
-        ("dp.mode=per-parameter", "dp.mode=per-parameter asks for gradients reduced one parameter at a time, which is not supported yet; supported: flat, bucketed"),
-        ("zero.stage=2", "zero.stage=2 asks for sharing out gradients or parameters, which is not supported yet; supported: 0, 1"),
-        ("zero.stage=3", "zero.stage=3 asks for sharing out gradients or parameters, which is not supported yet; supported: 0, 1"),
-        ("zero.shard=1", "zero.shard=1 asks for sharing within a part of dp (HSDP), which is not supported yet; supported: auto"),
-        ("zero.overlap=false", "zero.overlap=false asks for ZeRO without overlap, which is not supported yet; supported: true (dp.mode flat reduces after the backward)"),
         (
             "pipeline.schedule=dualpipe",
             "pipeline.schedule=dualpipe asks for this schedule in a whole step (`parasim schedule` times it), which is not supported yet; "

@@ -316,6 +316,11 @@ def test_residual_add_with_bias():
     close(call("residual_add", (4, 3), {"a": a, "b": b, "bias": bias}, {"c": (4, 3)}), a + b + bias)
 
 
+def test_accumulate_adds_in_the_dtype_of_the_total():
+    total, part = normal(5), normal(5)
+    close(call("accumulate", (5,), {"total": total, "part": part.float()}, {"total": (5,)}), total + part.float().double())
+
+
 def test_flat_slice_pads_to_the_group():
     a, b = normal(2, 2), normal(3, seed=1)  # 7 elements over 3 ranks: 3 each, the last 2 of the 9 are padding
     flat = torch.cat([a.reshape(-1), b, torch.zeros(2, dtype=torch.float64)])

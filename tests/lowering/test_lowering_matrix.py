@@ -23,6 +23,7 @@ CASES: list[dict[str, Any]] = [
         {"model": "gpt", "tp": 2, "sp": s, "pp": 4, "dp": 2, "zero": {"stage": z}, "recompute": r}
         for s, z, r in product((False, True), (0, 1), ("none", "full"))
     ),
+    *({"model": "mlp", "dp": 4, "zero": {"stage": 1, "shard": s}, "data": {"mode": d}} for s, d in product((1, 2, 4), ("naive", "per-parameter", "flat"))),
     {"model": "llama", "pp": 3, "m": 5, "pipeline": {"layers": [1, 3, 2]}},
     {"model": "gpt", "pp": 4, "tp": 2, "sp": True, "pipeline": {"comm": "blocking", "layers": [1, 2, 2, 1]}},
     {"model": "gpt-untied", "pp": 2, "dp": 2, "tp": 2, "sp": True, "zero": {"stage": 1}, "pipeline": {"comm": "stream"}},

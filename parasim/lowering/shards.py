@@ -1,0 +1,97 @@
+"""Who shares a gradient, and the flat shards they hold: the groups over dp, the padded shards of a bucket, one bucket's reduction.
+
+Stages as in ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054): optimizer state (1), gradients too (2), parameters too (3). With a shard group
+smaller than dp (HSDP; Zhao et al. 2023, arXiv 2304.11277, section 3.2.2) shards are summed over the replicas of the group as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from ..model.spec import Fixed
+from ..parallel.layout import Layout
+from ..parallel.mesh import REPLICA, SHARD
+from ..program.ops import COMPUTE, Category, Compute, DType, Kernel, Label, Op, Ref
+from .draft import Draft, collective
+
+STEP = "S"
+REDUCE, REPLICAS, GATHER = "dp.reduce", "dp.replica", "dp.gather"  # streams
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Parameters whose gradients are reduced together; `shared` names the group of one more sum that they need, if any."""
+
+    number: int
+    parameters: tuple[str, ...]
+    shared: str = ""
+
+    @property
+    def gradients(self) -> tuple[str, ...]:
+        """The buffers of their gradients."""
+        return tuple(f"{n}.grad" for n in self.parameters)
+
+
+def stage(layout: Layout) -> int:
+    """The ZeRO stage that is in effect: 0 where nobody shares."""
+    return layout.zero.stage if layout.degrees.dp > 1 and layout.zero.shard > 1 else 0
+
+
+def shard_group(layout: Layout) -> str:
+    """The group that shares: all of dp, or a part of it."""
+    return "dp" if layout.zero.shard == layout.degrees.dp else SHARD
+
+
+def stream(layout: Layout, name: str) -> str:
+    """`name`, or the compute stream where collectives of ZeRO do not overlap."""
+    return COMPUTE if stage(layout) and not layout.zero.overlap else name
+
+
+def elements(draft: Draft, name: str) -> int:
+    """Elements of a buffer on this rank."""
+    return prod(int(n) for n in draft.buffers[name].shape)
+
+
+def flat_shard(draft: Draft, bucket: Bucket, what: str, dtype: DType, category: Category = "buffers") -> Ref:
+    """A flat shard of the padded concatenation of the bucket's parameters or gradients; `buffers` are transient, anything else is persistent."""
+    size = -(-sum(elements(draft, n) for n in bucket.parameters) // draft.layout.zero.shard)
+    name = f"dp.bucket{bucket.number}.{what}"
+    of = bucket.gradients if what in ("grad", "part") else bucket.parameters
+    group = shard_group(draft.layout)
+    draft.buffer(name, (size,), category, dtype=dtype, persistent=category != "buffers", of=of, shard=((0, group),))
+    return Ref(name, 0 if what == "part" else -1)
+
+
+def step_op(kernel: Kernel, where: str = COMPUTE) -> Compute:
+    """One kernel of the optimizer phase."""
+    return Compute(label=Label(STEP), stream=where, kernels=(kernel,))
+
+
+def reduction(draft: Draft, bucket: Bucket) -> list[Op]:
+    """Sum the gradients of a bucket over dp: in place, or into this rank's shard; from stage 2 on each microbatch adds to the shard."""
+    layout, at = draft.layout, stage(draft.layout)
+    if layout.degrees.dp == 1:
+        return []
+    slot = 0 if at >= 2 else -1
+    refs = tuple(Ref(n, slot) for n in bucket.gradients)
+    where, label = stream(layout, REDUCE), Label(STEP)
+    after = () if where == COMPUTE else (COMPUTE,)
+    if not at:
+        return [collective(label, "all_reduce", "dp", refs, refs, where, after=after, axis="dp")]
+    dtype = layout.optimizer.gradient
+    shard = flat_shard(draft, bucket, "part" if at >= 2 else "grad", dtype)
+    ops: list[Op] = [collective(label, "reduce_scatter", shard_group(layout), refs, (shard,), where, after=after, axis="dp")]
+    if layout.zero.shard < layout.degrees.dp:
+        where = stream(layout, REPLICAS)
+        ops.append(collective(label, "all_reduce", REPLICA, (shard,), (shard,), where, axis="dp"))
+    if at >= 2:
+        total = flat_shard(draft, bucket, "grad", dtype, "gradients")
+        ops.append(step_op(_sum(draft, total, shard), where))
+    return ops
+
+
+def _sum(draft: Draft, total: Ref, part: Ref) -> Kernel:
+    if isinstance(draft.plan.model, Fixed):
+        return Kernel("delay", (total, part), (total,), (0.0,), draft.layout.precision)
+    return Kernel("accumulate", (total, part), (total,), (), draft.layout.optimizer.gradient)

@@ -1,0 +1,145 @@
+"""What must hold of gradients and of shared parameters: every sum is whole before it is used and is taken once; no parameter is stale.
+
+Walked in list order, which the edges keep. Only ops that touch gradients, shards or gathered parameters are looked at, once per call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import Violation
+from .ops import Collective, Compute, Op, Ref
+from .text import describe
+from .workload import Call, Program
+
+WHOLE, PART, REPLICAS = "dp", "dp.shard", "dp.replica"  # groups: all replicas; those that share, and those that hold the same share
+Touch = tuple[Op, tuple[Ref, ...], tuple[Ref, ...], bool]  # op, reads, writes (of one kernel or collective), is it a kernel
+
+
+def wrong_sums(program: Program, replicated: bool) -> list[tuple[str, str]]:
+    """(op or buffer, what is wrong). `replicated`: gradients are summed over dp."""
+    walk = _Walk(program, replicated)
+    for call in program.calls:
+        for touch in walk.touches[call.body]:
+            walk.visit(call, touch)
+    return walk.end()
+
+
+@dataclass
+class _Sum:
+    """One generation of a gradient of a microbatch, or of the part a reduce-scatter made: how often it was reduced and whether it was used."""
+
+    reduced: int = 0
+    due: int = 1
+    used: bool = False
+
+
+class _Walk:
+    def __init__(self, program: Program, replicated: bool) -> None:
+        self.program, self.replicated = program, replicated
+        buffers = program.buffers
+        self.total = {n for n, b in buffers.items() if b.category == "gradients" and b.persistent}
+        self.parts = {r.name for o in self._ops() if isinstance(o, Collective) and o.op == "reduce_scatter" and o.group in (WHOLE, PART) for r in o.writes}
+        self.shards = {n: b.of for n, b in buffers.items() if b.of and b.category in ("buffers", "parameters") and n not in self.parts}
+        parameters = {p for names in self.shards.values() for p in names}
+        self.single = {n for b in buffers.values() for n in b.of if n in buffers and buffers[n].category == "gathered"} - parameters
+        interesting = self.total | self.single | self.parts | set(self.shards) | parameters
+        self.touches = {
+            name: [t for op in body for t in _touches(op) if interesting & {r.name for r in (*t[1], *t[2])}] for name, body in program.bodies.items()
+        }
+        self.expected = self._accumulations()
+        self.done: Counter[tuple[str, int]] = Counter()
+        self.reduced: Counter[tuple[str, int]] = Counter()
+        self.sums: dict[tuple[str, int], _Sum] = {}
+        self.stale: dict[str, str] = {}
+        self.found: list[tuple[str, str]] = []
+
+    def _ops(self) -> Iterable[Op]:
+        return (op for body in self.program.bodies.values() for op in body)
+
+    def _accumulations(self) -> Counter[tuple[str, int]]:
+        total: Counter[tuple[str, int]] = Counter()
+        for call in self.program.calls:
+            for _, reads, writes, kernel in self.touches[call.body]:
+                total.update((r.name, call.step) for r in writes if kernel and r.name in self.total and r in reads)
+        return total
+
+    def visit(self, call: Call, touch: Touch) -> None:
+        op, reads, writes, kernel = touch
+        reduces = isinstance(op, Collective) and op.op in ("all_reduce", "reduce_scatter") and op.group in (WHOLE, PART, REPLICAS)
+        for ref in reads:
+            name, key = ref.name, (ref.name, call.microbatches[ref.slot] if ref.slot >= 0 else -1)
+            if name in self.total and not (kernel and ref in writes):
+                self._read_total(call, op, name)
+            if key in self.sums and not (kernel and ref in writes):
+                self._read_sum(call, op, key, reduces)
+            if name in self.stale and kernel:
+                self.found.append(
+                    (describe(op, call.microbatches), f"reads {name} before it is gathered from {self.stale[name]}, which the optimizer has stepped")
+                )
+        for ref in writes:
+            self._written(call, op, ref, ref in reads, kernel)
+
+    def _read_total(self, call: Call, op: Op, name: str) -> None:
+        key = (name, call.step)
+        self.reduced[key] += isinstance(op, Collective) and op.group in (WHOLE, PART)
+        if self.done[key] != self.expected[key]:
+            self.found.append((describe(op, call.microbatches), f"reads {name} after {self.done[key]} of {self.expected[key]} accumulations"))
+
+    def _read_sum(self, call: Call, op: Op, key: tuple[str, int], reduces: bool) -> None:
+        state = self.sums[key]
+        state.reduced += reduces
+        state.used |= not reduces or key[0] in self.single
+        if not reduces and state.reduced < state.due:
+            self.found.append((describe(op, call.microbatches), f"reads {key[0]} before it is summed over {REPLICAS}"))
+
+    def _written(self, call: Call, op: Op, ref: Ref, updated: bool, kernel: bool) -> None:
+        name, key = ref.name, (ref.name, call.microbatches[ref.slot] if ref.slot >= 0 else -1)
+        if name in self.total and kernel and updated:
+            self.done[name, call.step] += 1
+        if name in self.single and kernel and not updated:
+            self._begin(key, 1 if self.replicated else 0)
+        elif name in self.single and key in self.sums and self.sums[key].reduced:
+            self.found.append((describe(op, call.microbatches), f"adds to {name} after it was reduced"))
+        if name in self.parts and isinstance(op, Collective) and op.op == "reduce_scatter":
+            self._begin(key, int(op.group == PART))
+        if name in self.shards and kernel:
+            self.stale |= dict.fromkeys(self.shards[name], name)
+        if isinstance(op, Collective) and op.op == "all_gather":
+            self.stale.pop(name, None)
+
+    def _begin(self, key: tuple[str, int], due: int) -> None:
+        self._close(key)
+        self.sums[key] = _Sum(due=due)
+
+    def _close(self, key: tuple[str, int]) -> None:
+        state = self.sums.pop(key, None)
+        if state and state.reduced != state.due:
+            group = WHOLE if key[0] in self.single else REPLICAS
+            self.found.append((f"{key[0]}[{key[1]}]", f"is reduced over {group} {state.reduced} times, due {'once' if state.due else 'never'}"))
+        elif state and not state.used:
+            self.found.append((f"{key[0]}[{key[1]}]", "is reduced and never used"))
+
+    def end(self) -> list[tuple[str, str]]:
+        """Everything found."""
+        if self.replicated:
+            once = sorted(k for k in self.expected if not self.program.buffers[k[0]].of and self.reduced[k] != 1)
+            self.found += [(name, f"is reduced over {WHOLE} {self.reduced[name, step]} times in step {step}, due once") for name, step in once]
+        for key in list(self.sums):
+            self._close(key)
+        kept = [(p, shard) for p, shard in self.stale.items() if self.program.buffers[p].persistent]
+        self.found += [(p, f"is not gathered from {shard} after the optimizer stepped that") for p, shard in kept]
+        return self.found
+
+
+def _touches(op: Op) -> list[Touch]:
+    if isinstance(op, Compute):
+        return [(op, k.reads, k.writes, True) for k in op.kernels]
+    return [(op, op.reads, op.writes, False)]
+
+
+def gradient_violations(c: int, program: Program, replicated: bool) -> list[Violation]:
+    """`wrong_sums` of class `c`."""
+    return [Violation(f"class {c}", what, text) for what, text in dict.fromkeys(wrong_sums(program, replicated))]
