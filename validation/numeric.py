@@ -16,7 +16,7 @@ import typer
 from parasim.config.plan import Plan
 from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
-from parasim.model.spec import Mlp, Transformer
+from parasim.model.spec import Latent, Mlp, Transformer
 from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Tensor, Zero
 from parasim.program.ops import Collective, Compute, Kernel, Op
 from parasim.program.workload import Program, Workload
@@ -28,6 +28,13 @@ MLP = Mlp("proof-mlp", layers=4, hidden=8, ffn=12)
 DEEP = replace(MLP, name="proof-deep-mlp", layers=8)
 GPT = Transformer("proof-gpt", 2, 16, 4, 4, 4, 32, 24, activation="gelu", norm="layer_norm", bias=True, positions="learned", max_positions=8)
 LLAMA = Transformer("proof-llama", 2, 16, 4, 2, 4, 24, 20)
+GEMMA = replace(LLAMA, name="proof-gemma", activation="geglu", norm_at="both", tied=True, head_dim=6, norm="rms_norm")
+QWEN = replace(LLAMA, name="proof-qwen", bias="qkv", qk_norm="head")
+OLMO = replace(LLAMA, name="proof-olmo", norm_at="post", qk_norm="full")
+MPT = replace(GPT, name="proof-mpt", activation="squared_relu", bias=False, positions="alibi", norm_weights="scale")
+PLAIN = replace(GPT, name="proof-plain-norms", activation="relu", bias="attention", positions="none", norm_weights="none")
+COMPRESSED = Latent(kv_rank=6, query_rank=8, nope_dim=6, rope_dim=4, value_dim=5)
+LATENT = replace(LLAMA, name="proof-latent", kv_heads=4, latent=COMPRESSED)
 BUCKET = 2000  # bytes: a few matrices of the MLP
 
 
@@ -135,6 +142,18 @@ CASES: dict[str, Case] = {
     "gpt-pp2": Case(replace(GPT, tied=True), Degrees(pp=2), 4),
     "gpt-pp2-zb-v": Case(replace(GPT, layers=4, tied=True), Degrees(pp=2), 4, schedule="zb-v", chunks=2),
     "llama-tp2-pp2-zb-h1-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, SP, "zb-h1"),
+    "gemma-tp2-sp": Case(GEMMA, Degrees(tp=2), blocks=SP),
+    "gemma-pp2-zb-h1": Case(GEMMA, Degrees(pp=2), 4, schedule="zb-h1"),
+    "qwen-tp2": Case(QWEN, Degrees(tp=2)),
+    "qwen-tp2-sp-pp2": Case(QWEN, Degrees(tp=2, pp=2), 4, blocks=SP),
+    "olmo-pp2": Case(OLMO, Degrees(pp=2), 4, blocks={"recompute": Recompute(("full",))}),
+    "mpt-tp2": Case(MPT, Degrees(tp=2)),
+    "mpt-tp2-unfused-dropout": Case(MPT, Degrees(tp=2), blocks=UNFUSED),
+    "plain-norms-tp2-sp": Case(PLAIN, Degrees(tp=2), blocks=SP),
+    "latent-tp2": Case(LATENT, Degrees(tp=2)),
+    "latent-tp2-sp": Case(LATENT, Degrees(tp=2), blocks=SP),
+    "latent-pp2-tp2-modules": Case(LATENT, Degrees(tp=2, pp=2), 4, blocks={**SP, "recompute": Recompute(("layernorm", "rotary", "core_attn", "act"))}),
+    "latent-plain-queries-pp2": Case(replace(LATENT, latent=replace(COMPRESSED, query_rank=0)), Degrees(pp=2), 4),
     "llama-tp2": Case(LLAMA, Degrees(tp=2)),
     "llama-pp2-tp2-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, blocks=SP),
 }

@@ -107,10 +107,14 @@ def _cast_bytes(kernel: Kernel) -> float:
 
 
 def _attention_sizes(kernel: Kernel) -> tuple[float, float, float]:
-    """(pairs times width b a s^2 d, elements of qkv b s (a + 2 k) d, elements of o b s a d)"""
-    batch, sequence, heads, kv_heads, head_dim = dims(kernel)
-    tokens = batch * sequence
-    return batch * heads * sequence**2 * head_dim, tokens * (heads + 2 * kv_heads) * head_dim, tokens * heads * head_dim
+    """(pairs b a s^2, elements of qkv b s ((a + k) d + k e), elements of o b s a e); d wide are queries and keys, e = d or value_dim the values"""
+    batch, sequence, heads, kv_heads, head_dim, *_ = dims(kernel)
+    tokens, value_dim = batch * sequence, _value_dim(kernel)
+    return batch * heads * sequence**2, tokens * ((heads + kv_heads) * head_dim + kv_heads * value_dim), tokens * heads * value_dim
+
+
+def _value_dim(kernel: Kernel) -> float:
+    return dims(kernel)[-1]
 
 
 def _log_sum_exp(kernel: Kernel) -> float:
@@ -118,9 +122,10 @@ def _log_sum_exp(kernel: Kernel) -> float:
     return STATISTIC * batch * sequence * heads
 
 
-def _attention_flops(factor: float) -> Callable[[Kernel], float]:
-    """`factor` b a s^2 d: 2 forward (the causal half of q k^T and scores v), 5 backward (five products instead of two)."""
-    return lambda kernel: factor * _attention_sizes(kernel)[0]
+def _pair_flops(keys: float, values: float) -> Callable[[Kernel], float]:
+    """b a s^2 (`keys` d + `values` e): tiled and causal 1 and 1 forward (the causal half of q k^T and scores v), 3 and 2 backward (five products
+    instead of two); unfused twice as much for each product, later keys too"""
+    return lambda kernel: _attention_sizes(kernel)[0] * (keys * dims(kernel)[4] + values * _value_dim(kernel))
 
 
 def _attention_bytes(kernel: Kernel) -> float:
@@ -135,13 +140,8 @@ def _attention_grad_bytes(kernel: Kernel) -> float:
     return _width(kernel) * (2 * qkv + 2 * out) + _log_sum_exp(kernel)
 
 
-def _scores_flops(products: float) -> Callable[[Kernel], float]:
-    """2 `products` b a s^2 d: batched products of every query with every key, later ones too"""
-    return lambda kernel: 2.0 * products * _attention_sizes(kernel)[0]
-
-
 def _scores_bytes(scores: float, qkv: float, out: float) -> Callable[[Kernel], float]:
-    """w (`scores` b a s^2 + `qkv` b s (a + 2 k) d + `out` b s a d)"""
+    """w (`scores` b a s^2 + `qkv` b s ((a + k) d + k e) + `out` b s a e)"""
 
     def nbytes(kernel: Kernel) -> float:
         batch, sequence, heads, *_ = dims(kernel)
@@ -151,10 +151,14 @@ def _scores_bytes(scores: float, qkv: float, out: float) -> Callable[[Kernel], f
     return nbytes
 
 
-def _half_core_bytes(kernel: Kernel) -> float:
-    """w b s (a + k) d of queries and keys, or of outputs and values, + w b a s^2 scores"""
-    batch, sequence, heads, kv_heads, head_dim = dims(kernel)
-    return _width(kernel) * batch * sequence * ((heads + kv_heads) * head_dim + heads * sequence)
+def _half_core_bytes(width: int) -> Callable[[Kernel], float]:
+    """w b s (a + k) d of queries and keys (`width` 4), or e of outputs and values (-1), + w b a s^2 scores"""
+
+    def nbytes(kernel: Kernel) -> float:
+        batch, sequence, heads, kv_heads, *_ = dims(kernel)
+        return _width(kernel) * batch * sequence * ((heads + kv_heads) * dims(kernel)[width] + heads * sequence)
+
+    return nbytes
 
 
 def _dropout_bytes(kernel: Kernel) -> float:
@@ -168,9 +172,30 @@ def _dropout_add_bytes(kernel: Kernel) -> float:
     return _residual_bytes(kernel) + MASK * rows * columns
 
 
-def _rotary_bytes(kernel: Kernel) -> float:
-    """2 w qkv: read and written"""
-    return 2.0 * _width(kernel) * _attention_sizes(kernel)[1]
+def _packed_bytes(passes: float, vectors: bool = False) -> Callable[[Kernel], float]:
+    """`passes` w qkv; with `vectors` the norms' weights and their gradients too, d each"""
+
+    def nbytes(kernel: Kernel) -> float:
+        small = (len(kernel.reads) + len(kernel.writes) - passes) * dims(kernel)[4] if vectors else 0.0
+        return _width(kernel) * (passes * _attention_sizes(kernel)[1] + small)
+
+    return nbytes
+
+
+def _latent_norm_bytes(passes: float) -> Callable[[Kernel], float]:
+    """w (`passes` r (c + rope) + c): x, its norm with the rest, their gradients; the weights"""
+
+    def nbytes(kernel: Kernel) -> float:
+        rows, columns, rope = dims(kernel)
+        return _width(kernel) * (passes * rows * (columns + rope) + columns)
+
+    return nbytes
+
+
+def _latent_rotary_bytes(kernel: Kernel) -> float:
+    """w b s (q a (n + r) + kv a (n + v) + shared key r + packed a (2 (n + r) + v)): read and written"""
+    batch, sequence, heads, nope, rope, value = dims(kernel)
+    return _width(kernel) * batch * sequence * (heads * (3 * (nope + rope) + nope + 2 * value) + rope)
 
 
 def _elementwise(full: float, vectors: float = 0.0, extra: float = 0.0) -> Callable[[Kernel], float]:
@@ -180,6 +205,16 @@ def _elementwise(full: float, vectors: float = 0.0, extra: float = 0.0) -> Calla
         rows, columns = dims(kernel)[:2]
         again = extra * sum(ref in kernel.reads for ref in kernel.writes)
         return _width(kernel) * (full * rows * columns + (vectors + again) * columns)
+
+    return nbytes
+
+
+def _norm_bytes(full: int) -> Callable[[Kernel], float]:
+    """w (`full` r c + c for every vector read or written)"""
+
+    def nbytes(kernel: Kernel) -> float:
+        rows, columns = dims(kernel)[:2]
+        return _width(kernel) * columns * (full * rows + len(kernel.reads) + len(kernel.writes) - full)
 
     return nbytes
 
@@ -251,20 +286,34 @@ PRICES: Mapping[str, Price] = {
     "gelu_grad": Price(_none, _elementwise(3), "memory"),  # dy, x, dx
     "swiglu": Price(_none, _elementwise(3), "memory"),  # x of 2 c, y
     "swiglu_grad": Price(_none, _elementwise(5), "memory"),  # dy, x of 2 c, dx of 2 c
-    "layer_norm": Price(_none, _elementwise(2, 2), "memory"),  # x, y; w, b
-    "layer_norm_input_grad": Price(_none, _elementwise(3, 1), "memory"),  # dy, x, dx; w
-    "layer_norm_weight_grad": Price(_none, _elementwise(2, 2, extra=1), "memory"),  # dy, x; gw, gb
+    "geglu": Price(_none, _elementwise(3), "memory"),  # x of 2 c, y
+    "geglu_grad": Price(_none, _elementwise(5), "memory"),  # dy, x of 2 c, dx of 2 c
+    "relu": Price(_none, _elementwise(2), "memory"),
+    "relu_grad": Price(_none, _elementwise(3), "memory"),
+    "squared_relu": Price(_none, _elementwise(2), "memory"),
+    "squared_relu_grad": Price(_none, _elementwise(3), "memory"),
+    "layer_norm": Price(_none, _norm_bytes(2), "memory"),  # x, y; w, b
+    "layer_norm_input_grad": Price(_none, _norm_bytes(3), "memory"),  # dy, x, dx; w
+    "layer_norm_weight_grad": Price(_none, _norm_bytes(2), "memory"),  # dy, x; gw, gb
     "rms_norm": Price(_none, _elementwise(2, 1), "memory"),  # x, y; w
     "rms_norm_input_grad": Price(_none, _elementwise(3, 1), "memory"),  # dy, x, dx; w
     "rms_norm_weight_grad": Price(_none, _elementwise(2, 1, extra=1), "memory"),  # dy, x; gw
-    "rotary": Price(_none, _rotary_bytes, "memory"),
-    "rotary_grad": Price(_none, _rotary_bytes, "memory"),
-    "attention": Price(_attention_flops(2.0), _attention_bytes, "attention"),
-    "attention_grad": Price(_attention_flops(5.0), _attention_grad_bytes, "attention"),
-    "attention_scores": Price(_scores_flops(1), _half_core_bytes, "matmul"),
-    "attention_scores_grad": Price(_scores_flops(3), _scores_bytes(2, 2, 1), "matmul"),  # dscores, p; qkv, dqkv; do
-    "attention_context": Price(_scores_flops(1), _half_core_bytes, "matmul"),
-    "attention_context_grad": Price(_scores_flops(1), _half_core_bytes, "matmul"),
+    "rotary": Price(_none, _packed_bytes(2), "memory"),
+    "rotary_grad": Price(_none, _packed_bytes(2), "memory"),
+    "qk_norm": Price(_none, _packed_bytes(2, vectors=True), "memory"),
+    "qk_norm_input_grad": Price(_none, _packed_bytes(3, vectors=True), "memory"),
+    "qk_norm_weight_grad": Price(_none, _packed_bytes(2, vectors=True), "memory"),
+    "latent_norm": Price(_none, _latent_norm_bytes(2), "memory"),
+    "latent_norm_input_grad": Price(_none, _latent_norm_bytes(3), "memory"),
+    "latent_norm_weight_grad": Price(_none, _norm_bytes(2), "memory"),
+    "latent_rotary": Price(_none, _latent_rotary_bytes, "memory"),
+    "latent_rotary_grad": Price(_none, _latent_rotary_bytes, "memory"),
+    "attention": Price(_pair_flops(1, 1), _attention_bytes, "attention"),
+    "attention_grad": Price(_pair_flops(3, 2), _attention_grad_bytes, "attention"),
+    "attention_scores": Price(_pair_flops(2, 0), _half_core_bytes(4), "matmul"),
+    "attention_scores_grad": Price(_pair_flops(4, 2), _scores_bytes(2, 2, 1), "matmul"),  # dscores, p; qkv, dqkv; do
+    "attention_context": Price(_pair_flops(0, 2), _half_core_bytes(-1), "matmul"),
+    "attention_context_grad": Price(_pair_flops(0, 2), _half_core_bytes(-1), "matmul"),
     "causal_softmax": Price(_none, _elementwise(2), "memory"),  # scores, p
     "causal_softmax_grad": Price(_none, _elementwise(3), "memory"),  # dp, p, dscores
     "dropout": Price(_none, _dropout_bytes, "memory"),

@@ -1,6 +1,7 @@
 """Causal attention over packed queries, keys and values, and rotary embedding, with their derivatives written out.
 
-A packed row holds, per key-value head, its query heads, its key and its value, each `head_dim` wide; rows are batch-major (row = b sequence + s).
+A packed row holds, per key-value head, its query heads, its key and its value, each `head_dim` wide (values `value_dim`, where that is given);
+rows are batch-major (row = b sequence + s).
 """
 
 from __future__ import annotations
@@ -12,45 +13,52 @@ from torch import Tensor
 
 from ..program.ops import Kernel
 from .context import Context
+from .kernels_dense import rms_input_grad, rms_normalised
 
 Tensors = tuple[Tensor, ...]
 ROTARY_BASE = 10000.0
 
 
 def _dims(kernel: Kernel) -> tuple[int, int, int, int, int]:
-    batch, sequence, heads, kv_heads, head_dim = (int(d) for d in kernel.dims)
+    batch, sequence, heads, kv_heads, head_dim = (int(d) for d in kernel.dims[:5])
     return batch, sequence, heads // kv_heads, kv_heads, head_dim
 
 
+def _value_dim(kernel: Kernel) -> int:
+    return int(kernel.dims[-1])
+
+
 def _unpack(kernel: Kernel, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q (batch, kv, group, sequence, head_dim); k and v (batch, kv, 1, sequence, head_dim)."""
+    """q (batch, kv, group, sequence, head_dim); k and v (batch, kv, 1, sequence, head_dim or value_dim)."""
     batch, sequence, group, kv, width = _dims(kernel)
-    packed = qkv.reshape(batch, sequence, kv, group + 2, width).permute(0, 2, 3, 1, 4)
-    return packed[:, :, :group], packed[:, :, group : group + 1], packed[:, :, group + 1 :]
+    packed = qkv.reshape(batch, sequence, kv, -1).transpose(1, 2)
+    q, k, v = torch.split(packed, [group * width, width, _value_dim(kernel)], dim=-1)
+    return q.reshape(batch, kv, sequence, group, width).transpose(2, 3), k[:, :, None], v[:, :, None]
 
 
 def _pack(kernel: Kernel, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    batch, sequence, group, kv, width = _dims(kernel)
-    packed = torch.cat((q, k, v), dim=2).permute(0, 3, 1, 2, 4)
-    return packed.reshape(batch * sequence, kv * (group + 2) * width)
+    batch, sequence = _dims(kernel)[:2]
+    columns = [x.permute(0, 3, 1, 2, 4).flatten(3) for x in (q, k, v)]
+    return torch.cat(columns, dim=-1).reshape(batch * sequence, -1)
+
+
+def turned(x: Tensor, direction: int) -> Tensor:
+    """x (..., sequence, width) turned by position, pairs being the two halves (Su et al. 2021, section 3.2.2); direction -1 turns back."""
+    sequence, width = x.shape[-2:]
+    pairs = torch.arange(width // 2, dtype=torch.float64)
+    angle = torch.arange(sequence, dtype=torch.float64)[:, None] * ROTARY_BASE ** (-2 * pairs / width)
+    cos, sin = angle.cos().to(x), (direction * angle.sin()).to(x)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
 def _rotate(kernel: Kernel, packed: Tensor, direction: int) -> Tensor:
-    _, sequence, _, _, width = _dims(kernel)
-    pairs = torch.arange(width // 2, dtype=torch.float64)
-    angle = torch.arange(sequence, dtype=torch.float64)[:, None] * ROTARY_BASE ** (-2 * pairs / width)
-    cos, sin = angle.cos().to(packed), (direction * angle.sin()).to(packed)
-
-    def turn(x: Tensor) -> Tensor:
-        a, b = x.chunk(2, dim=-1)
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
     q, k, v = _unpack(kernel, packed)
-    return _pack(kernel, turn(q), turn(k), v)
+    return _pack(kernel, turned(q, direction), turned(k, direction), v)
 
 
 def rotary(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
-    """Rotate the two halves of every query and key by position times base^(-2i/head_dim) (Su et al. 2021, section 3.2.2)."""
+    """Rotate the two halves of every query and key by position times base^(-2i/head_dim)."""
     return (_rotate(kernel, t[0], 1),)
 
 
@@ -59,32 +67,98 @@ def rotary_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
     return (_rotate(kernel, t[0], -1),)
 
 
-def _scores(kernel: Kernel, q: Tensor, k: Tensor) -> Tensor:
+def _norm_weights(kernel: Kernel, t: Tensors) -> list[tuple[Tensor, Tensor]]:
+    """(rows of queries or keys over which one norm runs, its weights) for queries, then keys; t = qkv wq wk.
+
+    Weights as wide as a head: (batch, kv, heads, sequence, head_dim); wider ones: all heads of a token beside each other.
+    """
+    q, k, _ = _unpack(kernel, t[0])
+    width = q.shape[-1]
+    return [(x if w.shape[0] == width else _beside(x), w) for x, w in ((q, t[1]), (k, t[2]))]
+
+
+def _beside(x: Tensor) -> Tensor:
+    """(batch, kv, heads, sequence, width) -> (batch, sequence, kv heads width)."""
+    return x.permute(0, 3, 1, 2, 4).flatten(2)
+
+
+def _apart(x: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `_beside`, where x is so."""
+    batch, kv, heads, sequence, width = like.shape
+    return x if x.dim() == 5 else x.reshape(batch, sequence, kv, heads, width).permute(0, 2, 3, 1, 4)
+
+
+def qk_norm(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """RMS norms on queries and keys; values stay."""
+    q, k, v = _unpack(kernel, t[0])
+    nq, nk = (_apart(rms_normalised(x)[0] * w, like) for (x, w), like in zip(_norm_weights(kernel, t), (q, k), strict=True))
+    return (_pack(kernel, nq, nk, v),)
+
+
+def qk_norm_input_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """The norms' derivative at qkv; dv passes."""
+    dy, qkv, wq, wk = t
+    dq, dk, dv = _unpack(kernel, dy)
+    parts = zip(_norm_weights(kernel, (qkv, wq, wk)), (dq, dk), strict=True)
+    gq, gk = (_apart(rms_input_grad((d if x.dim() == 5 else _beside(d)) * w, x), d) for (x, w), d in parts)
+    return (_pack(kernel, gq, gk, dv),)
+
+
+def qk_norm_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """gw (+)= sum dy xhat over everything that shares a weight."""
+    like = [torch.empty(context.local_shape(w.name), device=t[0].device) for w in kernel.writes]
+    sums = []
+    for (x, w), d in zip(_norm_weights(kernel, (t[1], *like)), _unpack(kernel, t[0])[:2], strict=True):
+        sums.append(((d if x.dim() == 5 else _beside(d)) * rms_normalised(x)[0]).reshape(-1, w.shape[0]).sum(0))
+    return tuple(context.accumulate(kernel, t, i, value) for i, value in enumerate(sums))
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Slopes of ALiBi (Press et al. 2021, arXiv 2108.12409, section 3): 2^(-8 i / n) for n = 2^k heads, the missing ones of other n from 2 n."""
+    power = 2 ** int(math.log2(heads))
+    first = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    return first + ([2.0 ** (-4.0 * (i + 1) / power) for i in range(0, 2 * (heads - power), 2)])
+
+
+def _products(context: Context, kernel: Kernel, packed: int, q: Tensor, k: Tensor) -> Tensor:
+    """q k^T / sqrt(head_dim), with the linear biases of this rank's heads where the kernel's role asks for them; reads[packed] is qkv."""
     sequence, width = q.shape[-2:]
     scores = (q @ k.transpose(-1, -2)) / math.sqrt(width)
+    if kernel.role != "alibi":
+        return scores
+    _, _, group, kv, _ = _dims(kernel)
+    place = context.shard_of(kernel.reads[packed].name, 1)
+    slopes = torch.tensor(alibi_slopes(group * kv * place.size), dtype=scores.dtype).chunk(place.size)[place.index].reshape(kv, group, 1, 1)
+    position = torch.arange(sequence, dtype=scores.dtype)
+    return scores + (slopes * (position[None, :] - position[:, None])).to(scores.device)
+
+
+def _scores(context: Context, kernel: Kernel, packed: int, q: Tensor, k: Tensor) -> Tensor:
+    sequence = q.shape[-2]
+    scores = _products(context, kernel, packed, q, k)
     later = torch.ones(sequence, sequence, dtype=torch.bool, device=q.device).triu(1)
     return scores.masked_fill(later, -math.inf)
 
 
-def attention(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+def attention(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """o (rows, heads head_dim) and the log-sum-exp of the scores (heads, rows)."""
-    batch, sequence, group, kv, width = _dims(kernel)
+    batch, sequence, group, kv, _width = _dims(kernel)
     q, k, v = _unpack(kernel, t[0])
-    scores = _scores(kernel, q, k)
+    scores = _scores(context, kernel, 0, q, k)
     lse = torch.logsumexp(scores, dim=-1)
     o = torch.exp(scores - lse[..., None]) @ v
-    o = o.permute(0, 3, 1, 2, 4).reshape(batch * sequence, kv * group * width)
+    o = o.permute(0, 3, 1, 2, 4).reshape(batch * sequence, -1)
     return o, lse.permute(1, 2, 0, 3).reshape(kv * group, batch * sequence)
 
 
-def attention_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+def attention_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """Derivative at qkv: scores are recomputed, probabilities follow from lse (Dao et al. 2022, appendix B.2)."""
     batch, sequence, group, kv, width = _dims(kernel)
     do, qkv, o, lse = t
     q, k, v = _unpack(kernel, qkv)
 
     do, o = _by_head(kernel, do), _by_head(kernel, o)
-    scores = _scores(kernel, q, k)
+    scores = _scores(context, kernel, 1, q, k)
     if lse.dtype == scores.dtype:
         lse = lse.reshape(kv, group, batch, sequence).permute(2, 0, 1, 3)
     else:  # a rounded lse would cost the scores their digits
@@ -98,8 +172,8 @@ def attention_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
 
 def _by_head(kernel: Kernel, x: Tensor) -> Tensor:
     """(rows, heads width) as (batch, kv, group, sequence, width)."""
-    batch, sequence, group, kv, width = _dims(kernel)
-    return x.reshape(batch, sequence, kv, group, width).permute(0, 2, 3, 1, 4)
+    batch, sequence, group, kv, _ = _dims(kernel)
+    return x.reshape(batch, sequence, kv, group, -1).permute(0, 2, 3, 1, 4)
 
 
 def _kept(x: Tensor) -> Tensor:
@@ -114,10 +188,10 @@ def _grouped(kernel: Kernel, scores: Tensor) -> Tensor:
     return scores.reshape(kv, group, batch, sequence, scores.shape[-1]).permute(2, 0, 1, 3, 4)
 
 
-def attention_scores(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+def attention_scores(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """q k^T / sqrt(head_dim) of every query and every key of its sequence."""
     q, k, _v = _unpack(kernel, t[0])
-    return (_kept((q @ k.transpose(-1, -2)) / math.sqrt(q.shape[-1])),)
+    return (_kept(_products(context, kernel, 0, q, k)),)
 
 
 def attention_scores_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
@@ -132,9 +206,9 @@ def attention_scores_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
 
 def attention_context(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """Values weighed with p."""
-    batch, sequence, group, kv, width = _dims(kernel)
+    batch, sequence = _dims(kernel)[:2]
     o = _grouped(kernel, t[0]) @ _unpack(kernel, t[1])[2]
-    return (o.permute(0, 3, 1, 2, 4).reshape(batch * sequence, kv * group * width),)
+    return (o.permute(0, 3, 1, 2, 4).reshape(batch * sequence, -1),)
 
 
 def attention_context_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:

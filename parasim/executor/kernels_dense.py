@@ -59,12 +59,8 @@ def gelu(_: Context, __: Kernel, t: Tensors) -> Tensors:
 
 
 def gelu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
-    """dy times the derivative of x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3)."""
-    dy, x = t
-    c = math.sqrt(2 / math.pi)
-    tanh = torch.tanh(c * (x + 0.044715 * x**3))
-    slope = c * (1 + 3 * 0.044715 * x * x)
-    return (dy * (0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * slope),)
+    """dy times the derivative of gelu at x."""
+    return (t[0] * _gelu_derivative(t[1]),)
 
 
 def swiglu(_: Context, __: Kernel, t: Tensors) -> Tensors:
@@ -82,27 +78,77 @@ def swiglu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
     return (torch.stack((dgate, dy * gate * sigmoid), dim=2).reshape(x.shape),)
 
 
+GELU_SLOPE, GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
+
+
+def _gelu_derivative(x: Tensor) -> Tensor:
+    """Derivative of x (1 + tanh u) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3)."""
+    tanh = torch.tanh(GELU_SLOPE * (x + GELU_CUBE * x**3))
+    return 0.5 * (1 + tanh) + 0.5 * x * (1 - tanh * tanh) * GELU_SLOPE * (1 + 3 * GELU_CUBE * x * x)
+
+
+def geglu(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """gelu(gate) up (Shazeer 2020, arXiv 2002.05202), interleaved as swiglu is."""
+    return (F.gelu(t[0][:, 0::2], approximate="tanh") * t[0][:, 1::2],)
+
+
+def geglu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """Derivative of geglu at x."""
+    dy, x = t
+    gate, up = x[:, 0::2], x[:, 1::2]
+    return (torch.stack((dy * up * _gelu_derivative(gate), dy * F.gelu(gate, approximate="tanh")), dim=2).reshape(x.shape),)
+
+
+def relu(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """max(x, 0)."""
+    return (t[0].clamp_min(0),)
+
+
+def relu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """dy where x > 0."""
+    return (t[0] * (t[1] > 0),)
+
+
+def squared_relu(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """max(x, 0)^2 (So et al. 2021, arXiv 2109.08668)."""
+    return (t[0].clamp_min(0).square(),)
+
+
+def squared_relu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """2 max(x, 0) dy."""
+    return (2 * t[0] * t[1].clamp_min(0),)
+
+
 def _layer_normalised(x: Tensor) -> tuple[Tensor, Tensor]:
     centred = x - x.mean(1, keepdim=True)
     inverse = torch.rsqrt((centred * centred).mean(1, keepdim=True) + NORM_EPSILON)
     return centred * inverse, inverse
 
 
-def _rms_normalised(x: Tensor) -> tuple[Tensor, Tensor]:
-    inverse = torch.rsqrt((x * x).mean(1, keepdim=True) + NORM_EPSILON)
+def rms_normalised(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x over the root of the mean square of its last dimension, and one over that root."""
+    inverse = torch.rsqrt((x * x).mean(-1, keepdim=True) + NORM_EPSILON)
     return x * inverse, inverse
 
 
+def rms_input_grad(g: Tensor, x: Tensor) -> Tensor:
+    """dx = (g - xhat mean(g xhat)) / rms over the last dimension, g the gradient of xhat."""
+    xhat, inverse = rms_normalised(x)
+    return inverse * (g - xhat * (g * xhat).mean(-1, keepdim=True))
+
+
 def layer_norm(_: Context, __: Kernel, t: Tensors) -> Tensors:
-    """Layer norm over the columns."""
-    return (_layer_normalised(t[0])[0] * t[1] + t[2],)
+    """Layer norm over the columns, with weight and bias as far as they are read."""
+    y = _layer_normalised(t[0])[0]
+    y = y * t[1] if len(t) > 1 else y
+    return (y + t[2] if len(t) > 2 else y,)
 
 
 def layer_norm_input_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
     """dx = (g - mean g - xhat mean(g xhat)) / sigma with g = dy w."""
-    dy, x, w = t
+    dy, x = t[:2]
     xhat, inverse = _layer_normalised(x)
-    g = dy * w
+    g = dy * t[2] if len(t) > 2 else dy
     return (inverse * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True)),)
 
 
@@ -110,26 +156,24 @@ def layer_norm_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tens
     """gw (+)= sum dy xhat, gb (+)= sum dy."""
     dy, x = t[:2]
     xhat, _ = _layer_normalised(x)
-    return (context.accumulate(kernel, t, 0, (dy * xhat).sum(0)), context.accumulate(kernel, t, 1, dy.sum(0)))
+    sums = [(dy * xhat).sum(0), dy.sum(0)][: len(kernel.writes)]
+    return tuple(context.accumulate(kernel, t, i, value) for i, value in enumerate(sums))
 
 
 def rms_norm(_: Context, __: Kernel, t: Tensors) -> Tensors:
     """RMS norm over the columns."""
-    return (_rms_normalised(t[0])[0] * t[1],)
+    return (rms_normalised(t[0])[0] * t[1],)
 
 
 def rms_norm_input_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
     """dx = (g - xhat mean(g xhat)) / rms with g = dy w."""
-    dy, x, w = t
-    xhat, inverse = _rms_normalised(x)
-    g = dy * w
-    return (inverse * (g - xhat * (g * xhat).mean(1, keepdim=True)),)
+    return (rms_input_grad(t[0] * t[2], t[1]),)
 
 
 def rms_norm_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """gw (+)= sum dy xhat."""
     dy, x = t[:2]
-    xhat, _ = _rms_normalised(x)
+    xhat, _ = rms_normalised(x)
     return (context.accumulate(kernel, t, 0, (dy * xhat).sum(0)),)
 
 

@@ -10,6 +10,7 @@ from ..program.ops import Kernel
 from . import kernels_attention as attention
 from . import kernels_dense as dense
 from . import kernels_language as language
+from . import kernels_latent as latent
 from . import kernels_scaled as scaled
 from . import kernels_state as state
 from .context import Context
@@ -34,6 +35,12 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "gelu_grad": dense.gelu_grad,
     "swiglu": dense.swiglu,
     "swiglu_grad": dense.swiglu_grad,
+    "geglu": dense.geglu,
+    "geglu_grad": dense.geglu_grad,
+    "relu": dense.relu,
+    "relu_grad": dense.relu_grad,
+    "squared_relu": dense.squared_relu,
+    "squared_relu_grad": dense.squared_relu_grad,
     "layer_norm": dense.layer_norm,
     "layer_norm_input_grad": dense.layer_norm_input_grad,
     "layer_norm_weight_grad": dense.layer_norm_weight_grad,
@@ -42,6 +49,14 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "rms_norm_weight_grad": dense.rms_norm_weight_grad,
     "rotary": attention.rotary,
     "rotary_grad": attention.rotary_grad,
+    "qk_norm": attention.qk_norm,
+    "qk_norm_input_grad": attention.qk_norm_input_grad,
+    "qk_norm_weight_grad": attention.qk_norm_weight_grad,
+    "latent_norm": latent.latent_norm,
+    "latent_norm_input_grad": latent.latent_norm_input_grad,
+    "latent_norm_weight_grad": latent.latent_norm_weight_grad,
+    "latent_rotary": latent.latent_rotary,
+    "latent_rotary_grad": latent.latent_rotary_grad,
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,
     "attention_scores": attention.attention_scores,

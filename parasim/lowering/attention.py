@@ -14,23 +14,64 @@ if TYPE_CHECKING:
 Dims = tuple[int, ...]
 
 
-def attention_core(writer: TransformerWriter, n: int, qkv: Ref, out: Ref, dims: Dims) -> list[Op]:
-    """Forward from the packed `qkv` to `out` (rows, heads head_dim); returns its backward. `dims`: batch sequence heads kv_heads head_dim."""
-    return (_unfused if writer.draft.layout.kernels.attention == "unfused" else _tiled)(writer, n, qkv, out, dims)
+def packed_qkv(writer: TransformerWriter, n: int, x: Ref, dx: Ref) -> tuple[Ref, list[Op]]:
+    """Forward from `x` (rows, hidden) to packed queries, keys and values, normed and rotated as the model has it; returns them and the backward,
+    which writes `dx`."""
+    d, m, p = writer.draft, writer.model, f"L{n}"
+    qkv = d.activation(f"{p}.qkv.out", (writer.rows, m.qkv), cut=1)
+    backward = writer.linear(n, f"{p}.qkv", x, qkv, dx, (writer.h, m.qkv), "column", m.biased("qkv"))
+    if m.qk_norm != "none":
+        qkv, norm_back = _qk_norm(writer, n, qkv)
+        backward = norm_back + backward
+    if m.positions == "rotary":
+        rotated = d.activation(f"{p}.rotary.out", (writer.rows, m.qkv), cut=1)
+        writer.add_forward(n, "rotary", (qkv,), (rotated,), _dims(writer))
+        backward = [writer.op("I", n, "rotary_grad", (grad(rotated),), (grad(qkv),), _dims(writer)), *backward]
+        qkv = rotated
+    return qkv, backward
 
 
-def _tiled(writer: TransformerWriter, n: int, qkv: Ref, out: Ref, dims: Dims) -> list[Op]:
+def _qk_norm(writer: TransformerWriter, n: int, qkv: Ref) -> tuple[Ref, list[Op]]:
+    """Norms on queries and keys. A rank sees its own heads only, so its weights' gradients are summed over tp."""
+    d, m, p = writer.draft, writer.model, f"L{n}"
+    widths = (m.head_dim, m.head_dim) if m.qk_norm == "head" else (m.heads * m.head_dim, m.kv_heads * m.head_dim)
+    weights = tuple(d.parameter(f"{p}.{name}_norm.weight", (width,)) for name, width in zip("qk", widths, strict=True))
+    if d.layout.degrees.tp > 1:
+        d.shared |= {w.name: "tp" for w in weights}
+    out = d.activation(f"{p}.qk_norm.out", (writer.rows, m.qkv), cut=1)
+    writer.add_forward(n, "qk_norm", (qkv, *weights), (out,), _dims(writer))
+    grads = tuple(grad(w) for w in weights)
+    return out, [
+        writer.op("I", n, "qk_norm_input_grad", (grad(out), qkv, *weights), (grad(qkv),), _dims(writer)),
+        writer.op("W", n, "qk_norm_weight_grad", (grad(out), qkv, *grads), grads, _dims(writer)),
+    ]
+
+
+def _dims(writer: TransformerWriter) -> Dims:
+    """batch sequence heads kv_heads head_dim, and value_dim where it is another."""
+    m = writer.model
+    values = (m.value_dim,) if m.latent else ()
+    return writer.batch, writer.sequence, m.heads, m.heads if m.latent else m.kv_heads, m.key_dim, *values
+
+
+def attention_core(writer: TransformerWriter, n: int, qkv: Ref, out: Ref) -> list[Op]:
+    """Forward from the packed `qkv` to `out` (rows, heads value_dim); returns its backward."""
+    dims, role = _dims(writer), "alibi" if writer.model.positions == "alibi" else ""
+    return (_unfused if writer.draft.layout.kernels.attention == "unfused" else _tiled)(writer, n, qkv, out, dims, role)
+
+
+def _tiled(writer: TransformerWriter, n: int, qkv: Ref, out: Ref, dims: Dims, role: str) -> list[Op]:
     lse = writer.draft.buffer(f"L{n}.attention.lse", (writer.model.heads, writer.rows), "activations", dtype="fp32", cut=0)
-    writer.add_forward(n, "attention", (qkv,), (out, lse), dims)
-    return [writer.op("I", n, "attention_grad", (grad(out), qkv, out, lse), (grad(qkv),), dims)]
+    writer.add_forward(n, "attention", (qkv,), (out, lse), dims, role)
+    return [writer.op("I", n, "attention_grad", (grad(out), qkv, out, lse), (grad(qkv),), dims, role)]
 
 
-def _unfused(writer: TransformerWriter, n: int, qkv: Ref, out: Ref, dims: Dims) -> list[Op]:
+def _unfused(writer: TransformerWriter, n: int, qkv: Ref, out: Ref, dims: Dims, role: str) -> list[Op]:
     """Scores, softmax (its output is kept), dropout (mask of one byte and output are kept), product with the values."""
     shape = (writer.model.heads, writer.rows, writer.sequence)
     d, p = writer.draft, f"L{n}.attention"
     scores, probs = d.activation(f"{p}.scores", shape, cut=0), d.activation(f"{p}.probs", shape, cut=0)
-    writer.add_forward(n, "attention_scores", (qkv,), (scores,), dims)
+    writer.add_forward(n, "attention_scores", (qkv,), (scores,), dims, role)
     writer.add_forward(n, "causal_softmax", (scores,), (probs,))
     backward = [writer.op("I", n, "causal_softmax_grad", (grad(probs), probs), (grad(scores),))]
     used = probs

@@ -48,11 +48,24 @@ def _heads(packed: int) -> Callable[[Kernel, Shape], Dims]:
     """Attention and rotary: the columns of the packed qkv tell the heads held here; `packed` is its position among the reads."""
 
     def dims(k: Kernel, s: Shape) -> Dims:
-        batch, sequence, heads, kv_heads, head_dim = k.dims
-        held = s(k.reads[packed])[1] * int(kv_heads) // ((int(heads) + 2 * int(kv_heads)) * int(head_dim))
-        return batch, sequence, held * int(heads) // int(kv_heads), held, head_dim
+        batch, sequence, heads, kv_heads, head_dim, *value_dim = map(int, k.dims)
+        group = heads // kv_heads
+        held = s(k.reads[packed])[1] // ((group + 1) * head_dim + (value_dim or [head_dim])[0])
+        return batch, sequence, held * group, held, head_dim, *value_dim
 
     return dims
+
+
+def _latent_norm(of: Callable[[Kernel], Ref]) -> Callable[[Kernel, Shape], Dims]:
+    """`of` the kernel's refs is as wide as the norm; x is wider by the shared key."""
+    return lambda k, s: (*s(of(k)), *k.dims)
+
+
+def _latent_heads(k: Kernel, s: Shape) -> Dims:
+    """The packed columns tell the heads held here."""
+    batch, sequence, _, nope, rope, value = map(int, k.dims)
+    packed = s((k.writes if len(k.writes) == 1 else k.reads)[0])[1]
+    return batch, sequence, packed // (2 * (nope + rope) + value), nope, rope, value
 
 
 def _rows_of_scores(k: Kernel, s: Shape) -> Dims:
@@ -83,6 +96,12 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "gelu_grad": _written,
         "swiglu": _written,
         "swiglu_grad": _read,
+        "geglu": _written,
+        "geglu_grad": _read,
+        "relu": _written,
+        "relu_grad": _written,
+        "squared_relu": _written,
+        "squared_relu_grad": _written,
         "layer_norm": _written,
         "layer_norm_input_grad": _written,
         "layer_norm_weight_grad": _read,
@@ -91,6 +110,14 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "rms_norm_weight_grad": _read,
         "rotary": _heads(0),
         "rotary_grad": _heads(0),
+        "qk_norm": _heads(0),
+        "qk_norm_input_grad": _heads(0),
+        "qk_norm_weight_grad": _heads(0),
+        "latent_norm": _latent_norm(lambda k: k.writes[0]),
+        "latent_norm_input_grad": _latent_norm(lambda k: k.reads[0]),
+        "latent_norm_weight_grad": _latent_norm(lambda k: k.reads[0]),
+        "latent_rotary": _latent_heads,
+        "latent_rotary_grad": _latent_heads,
         "attention": _heads(0),
         "attention_grad": _heads(1),
         "attention_scores": _heads(0),

@@ -23,8 +23,9 @@ OPENS = {
     ("linear_weight_grad", "row"): 1,
     ("head_weight_grad", "column"): 0,
     ("embedding_weight_grad", "row"): 1,
+    ("latent_rotary", "column"): 2,
 }
-CLOSES = {("linear", "row"), ("embedding", "row"), ("linear_input_grad", "column"), ("head_input_grad", "column")}
+CLOSES = {("linear", "row"), ("embedding", "row"), ("linear_input_grad", "column"), ("head_input_grad", "column"), ("latent_rotary_grad", "column")}
 
 
 def tensor(draft: Draft) -> None:

@@ -1,4 +1,4 @@
-"""Kernels of one stage of a dense decoder transformer: pre-norm blocks, packed qkv, gelu or gated MLP.
+"""Kernels of one stage of a dense decoder transformer: blocks with norms before or after each branch, packed qkv, plain or gated MLP.
 
 Sources: GPT-3 (Brown et al. 2020, arXiv 2005.14165, section 2.1), Llama 3 (Grattafiori et al. 2024, arXiv 2407.21783, table 3). Dropout stands
 where Megatron-LM has it: after the embedding, on the attention probabilities and on both branches before they are added.
@@ -6,14 +6,17 @@ where Megatron-LM has it: after the embedding, on the attention probabilities an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ..model.spec import Transformer
 from ..program.ops import Compute, DType, Label, Op, Ref
-from .attention import attention_core
+from .attention import attention_core, packed_qkv
 from .draft import Draft, Stage, grad
 from .draft import compute as kernel_op
+from .latent import latent_qkv
 
+Branch = Callable[[int, Ref, Ref, Ref], list[Op]]  # layer, input, its gradient, output -> backward
 TIED = "embedding"  # the group of ranks that hold copies of a tied embedding
 
 
@@ -27,8 +30,6 @@ class TransformerWriter:
         self.rows, self.h = batch.micro * batch.sequence, model.hidden
         self.dtype: DType = draft.layout.precision
         self.scale = float(batch.global_ * batch.sequence)
-        self.qkv_columns = (model.heads + 2 * model.kv_heads) * model.head_dim
-        self.gate = 2 if model.activation == "swiglu" else 1
         self.forward: list[Op] = []
         self.backward: list[Op] = []  # of the layer being written, in execution order
 
@@ -65,29 +66,32 @@ class TransformerWriter:
     def add_forward(self, layer: int, kernel: str, reads: tuple[Ref, ...], writes: tuple[Ref, ...], dims: tuple[int | float, ...] = (), role: str = "") -> None:
         self.forward.append(self.op("F", layer, kernel, reads, writes, dims, role))
 
-    def norm(self, layer: int, prefix: str, x: Ref, out: Ref, dx: Ref) -> list[Op]:
-        """Forward of a norm; returns its backward, which reads the gradient of `out` and writes `dx`."""
-        kind = self.model.norm
-        weight = self.draft.parameter(f"{prefix}.weight", (self.h,))
-        weights = (weight, self.draft.parameter(f"{prefix}.bias", (self.h,))) if kind == "layer_norm" else (weight,)
+    def norm(self, layer: int, prefix: str, x: Ref, out: Ref, dx: Ref, width: int = 0, kind: str = "") -> list[Op]:
+        """Forward of a norm (the model's, over hidden, unless said); returns its backward, which reads the gradient of `out` and writes `dx`."""
+        names = {"all": ("weight", "bias"), "scale": ("weight",), "none": ()}[self.model.norm_weights]
+        kind, names = (kind, ("weight",)) if kind else (self.model.norm, names)
+        weights = tuple(self.draft.parameter(f"{prefix}.{name}", (width or self.h,)) for name in (names if kind == "layer_norm" else names[:1]))
         self.share(weights)
         self.add_forward(layer, kind, (x, *weights), (out,))
         grads = tuple(grad(w) for w in weights)
-        return [
-            self.op("I", layer, f"{kind}_input_grad", (grad(out), x, weight), (dx,)),
-            self.op("W", layer, f"{kind}_weight_grad", (grad(out), x, *grads), grads),
-        ]
+        backward: list[Op] = [self.op("I", layer, f"{kind}_input_grad", (grad(out), x, *weights[:1]), (dx,))]
+        return backward + ([self.op("W", layer, f"{kind}_weight_grad", (grad(out), x, *grads), grads)] if grads else [])
 
     def share(self, weights: tuple[Ref, ...]) -> None:
         """Replicated weights whose gradients come from this rank's rows only under sequence parallelism."""
         if self.draft.layout.tensor.sequence_parallel:
             self.draft.shared |= {w.name: "tp" for w in weights}
 
-    def linear(self, layer: int, prefix: str, x: Ref, out: Ref, dx: Ref, shape: tuple[int, int], role: str) -> list[Op]:
-        """Forward of a linear layer (a row-parallel one leaves its bias to the addition that follows); returns its backward."""
-        weight = self.draft.parameter(f"{prefix}.weight", shape, cut=1 if role == "column" else 0)
+    def linear(self, layer: int, prefix: str, x: Ref, out: Ref, dx: Ref, shape: tuple[int, int], role: str, biased: bool = False) -> list[Op]:
+        """Forward of a linear layer (a row-parallel one leaves its bias to the addition that follows); returns its backward.
+
+        `role` is how tensor parallelism cuts it: by column, by row, or not at all (whole), where every rank works on its own rows.
+        """
+        weight = self.draft.parameter(f"{prefix}.weight", shape, cut={"column": 1, "row": 0}.get(role))
+        if role == "whole":
+            self.share((weight,))
         bias: tuple[Ref, ...] = ()
-        if self.model.bias:
+        if biased:
             bias = (self.draft.parameter(f"{prefix}.bias", (shape[1],), cut=0 if role == "column" else None),)
             if role == "row":
                 self.share(bias)
@@ -98,9 +102,9 @@ class TransformerWriter:
         ]
         return ops + [self.op("W", layer, "bias_grad", (grad(out), grad(b)), (grad(b),)) for b in bias]
 
-    def residual(self, layer: int, a: Ref, b: Ref, out: Ref, prefix: str, backward: list[Op]) -> list[Op]:
-        """out = a + b (+ bias), the branch b dropped out of if asked; returns `backward`, of the linear layer that made b, reading its gradient."""
-        bias = (Ref(f"{prefix}.bias"),) if self.model.bias else ()
+    def residual(self, layer: int, a: Ref, b: Ref, out: Ref, prefix: str, backward: list[Op], biased: bool) -> list[Op]:
+        """out = a + b (+ bias), the branch b dropped out of if asked; returns `backward`, of what made b, reading its gradient."""
+        bias = (Ref(f"{prefix}.bias"),) if biased else ()
         if not self.draft.layout.kernels.dropout:
             self.add_forward(layer, "residual_add", (a, b, *bias), (out,))
             return [rename_reads(o, {grad(b): grad(out)}) for o in backward]  # the gradient of a branch is that of the sum
@@ -109,49 +113,50 @@ class TransformerWriter:
         return [self.op("I", layer, "dropout_grad", (grad(out), mask), (grad(b),)), *backward]
 
     def layer(self, n: int, x: Ref) -> Ref:
-        """One block: x + proj(attention(norm(x))), then + fc2(act(fc1(norm(.))))."""
+        """One block: x + proj(attention(norm(x))), then + fc2(act(fc1(norm(.)))); norms after the branches where the model has them there."""
         p = f"L{n}"
         middle, y = self.hidden(f"{p}.middle"), self.hidden(f"L{n + 1}.input")
-        attention = self.attention(n, x, middle)
-        mlp = self.mlp(n, middle, y)
+        attention = self.branch(n, 1, x, middle, "proj", self.attention, self.model.biased("out"))
+        mlp = self.branch(n, 2, middle, y, "fc2", self.mlp, self.model.biased("down"))
         self.backward = mlp + attention
         return y
 
-    def attention(self, n: int, x: Ref, middle: Ref) -> list[Op]:
-        p, m, d = f"L{n}", self.model, self.draft
-        normed, out = self.hidden(f"{p}.norm1.out"), self.hidden(f"{p}.proj.out")
-        branch = d.buffer(f"{p}.norm1.input.grad", (self.rows, self.h), "activations", rows=True)
-        qkv = d.activation(f"{p}.qkv.out", (self.rows, self.qkv_columns), cut=1)
-        core = d.activation(f"{p}.attention.out", (self.rows, m.heads * m.head_dim), cut=1)
-        dims = (self.batch, self.sequence, m.heads, m.kv_heads, m.head_dim)
-        norm = self.norm(n, f"{p}.norm1", x, normed, branch)
-        qkv_back = self.linear(n, f"{p}.qkv", normed, qkv, grad(normed), (self.h, self.qkv_columns), "column")
-        rotary_back: list[Op] = []
-        if m.positions == "rotary":
-            rotated = d.activation(f"{p}.rotary.out", (self.rows, self.qkv_columns), cut=1)
-            self.add_forward(n, "rotary", (qkv,), (rotated,), dims)
-            rotary_back = [self.op("I", n, "rotary_grad", (grad(rotated),), (grad(qkv),), dims)]
-            qkv = rotated
-        core_back = attention_core(self, n, qkv, core, dims)
-        proj_back = self.linear(n, f"{p}.proj", core, out, grad(core), (m.heads * m.head_dim, self.h), "row")
-        proj_back = self.residual(n, x, out, middle, f"{p}.proj", proj_back)
-        add_back = [self.op("I", n, "residual_add", (grad(middle), branch), (grad(x),))]
-        return proj_back + core_back + rotary_back + qkv_back + norm + add_back
+    def branch(self, n: int, number: int, x: Ref, y: Ref, last: str, write: Branch, biased: bool) -> list[Op]:
+        """y = x + what `write` makes of (the norm of) x, normed after; `last` names its last linear layer. Returns the backward."""
+        p, m = f"L{n}", self.model
+        branch = self.draft.buffer(f"{p}.norm{number}.input.grad", (self.rows, self.h), "activations", rows=True)
+        out = self.hidden(f"{p}.{last}.out")
+        source, dsource, norm = x, branch, list[Op]()
+        if m.norm_at != "post":
+            source = self.hidden(f"{p}.norm{number}.out")
+            dsource, norm = grad(source), self.norm(n, f"{p}.norm{number}", x, source, branch)
+        backward = write(n, source, dsource, out)
+        added = out
+        if m.norm_at != "pre":
+            added = self.hidden(f"{p}.postnorm{number}.out")
+            backward = self.norm(n, f"{p}.postnorm{number}", out, added, grad(out)) + backward
+        backward = self.residual(n, x, added, y, f"{p}.{last}", backward, biased)
+        return backward + norm + [self.op("I", n, "residual_add", (grad(y), branch), (grad(x),))]
 
-    def mlp(self, n: int, x: Ref, y: Ref) -> list[Op]:
+    def attention(self, n: int, x: Ref, dx: Ref, out: Ref) -> list[Op]:
+        """Queries, keys and values, the core, the output projection."""
+        p, m = f"L{n}", self.model
+        qkv, qkv_back = latent_qkv(self, m.latent, n, x, dx) if m.latent else packed_qkv(self, n, x, dx)
+        core = self.draft.activation(f"{p}.attention.out", (self.rows, m.heads * m.value_dim), cut=1)
+        core_back = attention_core(self, n, qkv, core)
+        proj_back = self.linear(n, f"{p}.proj", core, out, grad(core), (m.heads * m.value_dim, self.h), "row", m.biased("out"))
+        return proj_back + core_back + qkv_back
+
+    def mlp(self, n: int, x: Ref, dx: Ref, out: Ref) -> list[Op]:
+        """Up projection (with its gate), activation, down projection."""
         p, m, d = f"L{n}", self.model, self.draft
-        normed, out = self.hidden(f"{p}.norm2.out"), self.hidden(f"{p}.fc2.out")
-        branch = d.buffer(f"{p}.norm2.input.grad", (self.rows, self.h), "activations", rows=True)
-        up = d.activation(f"{p}.fc1.out", (self.rows, self.gate * m.ffn), cut=1)
+        up = d.activation(f"{p}.fc1.out", (self.rows, m.gates * m.ffn), cut=1)
         act = d.activation(f"{p}.act.out", (self.rows, m.ffn), cut=1)
-        norm = self.norm(n, f"{p}.norm2", x, normed, branch)
-        up_back = self.linear(n, f"{p}.fc1", normed, up, grad(normed), (self.h, self.gate * m.ffn), "column")
+        up_back = self.linear(n, f"{p}.fc1", x, up, dx, (self.h, m.gates * m.ffn), "column", m.biased("up"))
         self.add_forward(n, m.activation, (up,), (act,))
         act_back = [self.op("I", n, f"{m.activation}_grad", (grad(act), up), (grad(up),))]
-        down_back = self.linear(n, f"{p}.fc2", act, out, grad(act), (m.ffn, self.h), "row")
-        down_back = self.residual(n, x, out, y, f"{p}.fc2", down_back)
-        add_back = [self.op("I", n, "residual_add", (grad(y), branch), (grad(x),))]
-        return down_back + act_back + up_back + norm + add_back
+        down_back = self.linear(n, f"{p}.fc2", act, out, grad(act), (m.ffn, self.h), "row", m.biased("down"))
+        return down_back + act_back + up_back
 
     def embedding(self, x: Ref) -> None:
         m, d = self.model, self.draft

@@ -67,6 +67,8 @@ def _tensor(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("parallel.tp", str(tp), f"must divide model.hidden={model.hidden}", legal(divisors(model.hidden), tp))
     if isinstance(model, Transformer):
         yield from _vocabulary(model, tp)
+        if model.qk_norm == "full":
+            yield Violation("parallel.tp", str(tp), "cuts the heads that model.qk_norm=full takes one norm over", "legal: 1, or model.qk_norm=head")
 
 
 def _vocabulary(model: Transformer, tp: int) -> Iterator[Violation]:
@@ -171,9 +173,9 @@ def _model(model: Model, layout: Layout) -> Iterator[Violation]:
     yield from _not_lowered(model)
     if model.heads % model.kv_heads:
         yield Violation("model.kv_heads", str(model.kv_heads), f"must divide model.heads={model.heads}", legal(divisors(model.heads), model.kv_heads))
-    if model.positions == "rotary" and model.head_dim % 2:
-        way = f"nearest legal: {model.head_dim - 1}, {model.head_dim + 1}"
-        yield Violation("model.head_dim", str(model.head_dim), "must be even for rotary positions", way)
+    name, turned = ("latent.rope_dim", model.latent.rope_dim) if model.latent else ("head_dim", model.head_dim)
+    if model.positions == "rotary" and turned % 2:
+        yield Violation(f"model.{name}", str(turned), "must be even for rotary positions", f"nearest legal: {turned - 1}, {turned + 1}")
 
 
 def _recompute(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -196,25 +198,8 @@ def _kernels(model: Model, layout: Layout) -> Iterator[Violation]:
 
 def _not_lowered(model: Transformer) -> Iterator[Violation]:
     """Parts of a model whose sizes are known and whose kernels are not written yet."""
-    plain = Transformer("plain", 1, 1, 1, 1, 1, 1, 1)
     if model.experts:
         yield Violation("model.experts", f"{model.experts.count} experts", "cannot be laid out yet", "only dense models can be run")
-    if model.latent:
-        yield Violation("model.latent", f"rank {model.latent.kv_rank}", "cannot be laid out yet", "write kv_heads and head_dim")
-    for name, lowered in LOWERED.items():
-        if getattr(model, name) not in (getattr(plain, name), *lowered):
-            legal_ = ", ".join(str(v).lower() for v in dict.fromkeys((getattr(plain, name), *lowered)))
-            yield Violation(f"model.{name}", str(getattr(model, name)).lower(), "cannot be laid out yet", f"legal: {legal_}")
-
-
-LOWERED: dict[str, tuple[object, ...]] = {
-    "activation": ("gelu", "swiglu"),
-    "bias": (True,),
-    "positions": ("learned", "rotary"),
-    "norm_weights": (),
-    "norm_at": (),
-    "qk_norm": (),
-}
 
 
 def _offload(model: Model, layout: Layout) -> Iterator[Violation]:

@@ -90,7 +90,7 @@ class Optimizer:
 FULL = "full"
 PARTS: dict[str, tuple[str, ...]] = {  # module -> the parts of a layer it is made of, as buffers are named; Megatron-LM's names where it has them
     "layernorm": ("norm1", "norm2"),
-    "qkv": ("qkv",),
+    "qkv": ("qkv", "q", "q_down", "q_up", "kv_down", "kv_up"),
     "rotary": ("rotary",),
     "core_attn": ("attention",),
     "proj": ("proj",),

@@ -23,6 +23,7 @@ def _spec(dims: str, reads: str, writes: str, meaning: str) -> KernelSpec:
     return KernelSpec(tuple(dims.split()), tuple(reads.split()), tuple(writes.split()), meaning)
 
 
+CORE = "batch sequence heads kv_heads head_dim value_dim?"
 KERNELS: dict[str, KernelSpec] = {
     # data and studies
     "sample": _spec("rows width", "", "x", "draw one microbatch; role input or target; width is the vocabulary when x holds integers"),
@@ -46,23 +47,43 @@ KERNELS: dict[str, KernelSpec] = {
     "gelu_grad": _spec("rows columns", "dy x", "dx", "derivative of gelu at x"),
     "swiglu": _spec("rows columns", "x", "y", "x (rows, 2 columns) interleaves (gate, up); y = silu(gate) up"),
     "swiglu_grad": _spec("rows columns", "dy x", "dx", "derivative of swiglu at x"),
+    "geglu": _spec("rows columns", "x", "y", "as swiglu, with the tanh-approximated GELU: y = gelu(gate) up"),
+    "geglu_grad": _spec("rows columns", "dy x", "dx", "derivative of geglu at x"),
+    "relu": _spec("rows columns", "x", "y", "max(x, 0)"),
+    "relu_grad": _spec("rows columns", "dy x", "dx", "derivative of relu at x"),
+    "squared_relu": _spec("rows columns", "x", "y", "max(x, 0)^2"),
+    "squared_relu_grad": _spec("rows columns", "dy x", "dx", "derivative of squared_relu at x"),
     # normalisation over the columns
-    "layer_norm": _spec("rows columns", "x w b", "y", "layer norm, eps 1e-5"),
-    "layer_norm_input_grad": _spec("rows columns", "dy x w", "dx", "statistics are recomputed from x"),
-    "layer_norm_weight_grad": _spec("rows columns", "dy x gw? gb?", "gw gb", "gw (+)= sum dy xhat, gb (+)= sum dy"),
+    "layer_norm": _spec("rows columns", "x w? b?", "y", "layer norm, eps 1e-5"),
+    "layer_norm_input_grad": _spec("rows columns", "dy x w?", "dx", "statistics are recomputed from x"),
+    "layer_norm_weight_grad": _spec("rows columns", "dy x gw? gb?", "gw gb?", "gw (+)= sum dy xhat, gb (+)= sum dy"),
     "rms_norm": _spec("rows columns", "x w", "y", "RMS norm, eps 1e-5"),
     "rms_norm_input_grad": _spec("rows columns", "dy x w", "dx", "statistics are recomputed from x"),
     "rms_norm_weight_grad": _spec("rows columns", "dy x gw?", "gw", "gw (+)= sum dy xhat"),
-    # attention; qkv packs, per key-value head, its query heads, its key and its value: (rows, (heads + 2 kv_heads) head_dim)
+    # attention; qkv packs, per key-value head, its query heads, its key and its value: (rows, (heads + 2 kv_heads) head_dim), or, where values
+    # have a width of their own, (rows, (heads + kv_heads) head_dim + kv_heads value_dim). Role alibi: scores have ALiBi's linear biases
+    "qk_norm": _spec(
+        "batch sequence heads kv_heads head_dim", "qkv wq wk", "qkv_normed", "RMS norms on queries and keys, each over a head or over all, as wide as wq"
+    ),
+    "qk_norm_input_grad": _spec("batch sequence heads kv_heads head_dim", "dqkv_normed qkv wq wk", "dqkv", "statistics are recomputed from qkv"),
+    "qk_norm_weight_grad": _spec("batch sequence heads kv_heads head_dim", "dqkv_normed qkv gwq? gwk?", "gwq gwk", "gw (+)= sum dy xhat"),
     "rotary": _spec("batch sequence heads kv_heads head_dim", "qkv", "qkv_rotated", "rotary embedding of queries and keys, base 10000"),
     "rotary_grad": _spec("batch sequence heads kv_heads head_dim", "dqkv_rotated", "dqkv", "the inverse rotation"),
-    "attention": _spec("batch sequence heads kv_heads head_dim", "qkv", "o lse", "causal softmax attention, tiled; lse (heads, rows) fp32"),
-    "attention_grad": _spec("batch sequence heads kv_heads head_dim", "do qkv o lse", "dqkv", "tiled backward; scores are recomputed"),
+    "attention": _spec(CORE, "qkv", "o lse", "causal softmax attention, tiled; lse (heads, rows) fp32"),
+    "attention_grad": _spec(CORE, "do qkv o lse", "dqkv", "tiled backward; scores are recomputed"),
+    # latent attention (DeepSeek-V2): x holds compressed keys and values and, in its last columns, the rotary key that all heads share
+    "latent_norm": _spec("rows columns rope_dim", "x w", "y r", "y = RMS norm of the first columns of x, r the others as they are"),
+    "latent_norm_input_grad": _spec("rows columns rope_dim", "dy dr x w", "dx", "statistics are recomputed from x"),
+    "latent_norm_weight_grad": _spec("rows columns rope_dim", "dy x gw?", "gw", "gw (+)= sum dy xhat"),
+    "latent_rotary": _spec(
+        "batch sequence heads nope_dim rope_dim value_dim", "q kv r", "qkv", "q (heads (nope + rope)), kv (heads (nope + value)) and r, rotated and packed"
+    ),
+    "latent_rotary_grad": _spec("batch sequence heads nope_dim rope_dim value_dim", "dqkv", "dr dq dkv", "the inverse; dr is a sum over heads"),
     # the same unfused; scores are (heads, rows, sequence), of every query against every key of its sequence
-    "attention_scores": _spec("batch sequence heads kv_heads head_dim", "qkv", "scores", "q k^T / sqrt(head_dim)"),
-    "attention_scores_grad": _spec("batch sequence heads kv_heads head_dim", "dscores do p qkv", "dqkv", "p as the values were weighed with"),
-    "attention_context": _spec("batch sequence heads kv_heads head_dim", "p qkv", "o", "p v"),
-    "attention_context_grad": _spec("batch sequence heads kv_heads head_dim", "do qkv", "dp", "dp = do v^T"),
+    "attention_scores": _spec(CORE, "qkv", "scores", "q k^T / sqrt(head_dim)"),
+    "attention_scores_grad": _spec(CORE, "dscores do p qkv", "dqkv", "p as the values were weighed with"),
+    "attention_context": _spec(CORE, "p qkv", "o", "p v"),
+    "attention_context_grad": _spec(CORE, "do qkv", "dp", "dp = do v^T"),
     "causal_softmax": _spec("rows columns", "scores", "p", "softmax over the keys up to the query's position, zero after"),
     "causal_softmax_grad": _spec("rows columns", "dp p", "dscores", "p (dp - sum p dp)"),
     # dropout; the mask, a byte per element, is drawn from the buffer's name, the step and the microbatch: drawn again it is the same

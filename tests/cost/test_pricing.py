@@ -15,6 +15,8 @@ R, N, C = 1000, 300, 700  # rows, inner, columns
 B, S, A, K, D = 2, 512, 8, 2, 64  # batch, sequence, heads, key-value heads, head_dim
 QKV, OUT = B * S * (A + 2 * K) * D, B * S * A * D
 LSE = 4 * B * S * A  # fp32
+NOPE, ROPE, V = 128, 64, 96  # latent attention: widths of a head's key without and with positions, and of its value
+LATENT = B * S * A  # tokens and heads
 PAIRS = B * A * S * S  # queries and keys of unfused attention
 
 
@@ -56,6 +58,23 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("gelu_grad", (R, C), 0, 2 * 3 * R * C),
     ("swiglu", (R, C), 0, 2 * (2 * R * C + R * C)),
     ("swiglu_grad", (R, C), 0, 2 * (R * C + 2 * R * C + 2 * R * C)),
+    ("geglu", (R, C), 0, 2 * (2 * R * C + R * C)),
+    ("geglu_grad", (R, C), 0, 2 * (R * C + 2 * R * C + 2 * R * C)),
+    ("relu", (R, C), 0, 2 * 2 * R * C),
+    ("relu_grad", (R, C), 0, 2 * 3 * R * C),
+    ("squared_relu", (R, C), 0, 2 * 2 * R * C),
+    ("squared_relu_grad", (R, C), 0, 2 * 3 * R * C),
+    ("qk_norm", (B, S, A, K, D), 0, 2 * (2 * QKV + 2 * D)),
+    ("qk_norm_input_grad", (B, S, A, K, D), 0, 2 * (3 * QKV + 2 * D)),
+    ("qk_norm_weight_grad", (B, S, A, K, D), 0, 2 * (2 * QKV + 4 * D)),
+    ("latent_norm", (R, C, ROPE), 0, 2 * (2 * R * (C + ROPE) + C)),
+    ("latent_norm_input_grad", (R, C, ROPE), 0, 2 * (3 * R * (C + ROPE) + C)),
+    ("latent_norm_weight_grad", (R, C, ROPE), 0, 2 * (2 * R * C + 2 * C)),
+    # q, kv, shared key; packed query, key, value
+    *(
+        (n, (B, S, A, NOPE, ROPE, V), 0, 2 * (LATENT * (NOPE + ROPE + NOPE + V) + B * S * ROPE + LATENT * (2 * (NOPE + ROPE) + V)))
+        for n in ("latent_rotary", "latent_rotary_grad")
+    ),
     ("layer_norm", (R, C), 0, 2 * (2 * R * C + 2 * C)),
     ("layer_norm_input_grad", (R, C), 0, 2 * (3 * R * C + C)),
     ("layer_norm_weight_grad", (R, C), 0, 2 * (2 * R * C + 4 * C)),
@@ -101,6 +120,21 @@ def test_flops_and_bytes(name: str, dims: tuple[int | float, ...], work: float, 
     k = kernel(name, dims, "fp8" if name.startswith("scaled") else "bf16")
     assert flops(k) == work
     assert bytes_moved(k) == traffic
+
+
+def test_values_of_their_own_width() -> None:
+    """d wide queries and keys, e wide values: q k^T is d, p v is e; backward q k^T again, ds k, ds^T q are d, do v^T and p^T do are e."""
+    d, e = NOPE + ROPE, V
+    qkv, out = B * S * A * (2 * d + e), B * S * A * e
+    forward, backward = (kernel(n, (B, S, A, A, d, e)) for n in ("attention", "attention_grad"))
+    assert (flops(forward), flops(backward)) == (PAIRS * (d + e), PAIRS * (3 * d + 2 * e))
+    assert (bytes_moved(forward), bytes_moved(backward)) == (2 * (qkv + out) + LSE, 2 * 2 * (qkv + out) + LSE)
+    assert flops(kernel("attention_context", (B, S, A, A, d, e))) == 2 * PAIRS * e
+
+
+def test_norms_without_weights() -> None:
+    assert bytes_moved(kernel("layer_norm", (R, C), absent=("w", "b"))) == 2 * 2 * R * C
+    assert bytes_moved(kernel("layer_norm_weight_grad", (R, C), absent=("gb",))) == 2 * (2 * R * C + 2 * C)
 
 
 @pytest.mark.parametrize(("name", "dims", "work", "traffic"), CASES, ids=[case[0] for case in CASES])
