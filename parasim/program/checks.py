@@ -82,26 +82,29 @@ def _difference(sent: list[tuple[int, int]], received: list[tuple[int, int]], re
 def _collectives(workload: Workload, first: dict[int, int]) -> list[Violation]:
     """All classes of a group issue the same collectives, of the same size and form, in the same order on each (group, stream)."""
     found = []
+    orders = {c: _orders(workload.programs[c]) for c in first}
     for group in workload.groups:
-        partners = sorted((a, b) for a, b in _partners(workload, group) if a in first and b in first)
-        orders = {c: _orders(workload.programs[c], group) for c in {x for pair in partners for x in pair}}
-        for a, b in partners:
-            for stream in sorted({*orders[a], *orders[b]}):
-                mine, theirs = orders[a].get(stream, []), orders[b].get(stream, [])
+        for a, b in sorted((a, b) for a, b in _partners(workload, group) if a in first and b in first):
+            for stream in sorted({s for c in (a, b) for g, s in orders[c] if g == group}):
+                mine, theirs = orders[a].get((group, stream), []), orders[b].get((group, stream), [])
                 if mine != theirs:
                     text = f"issues {len(mine)} collectives where class {b} of the same group issues {len(theirs)}, or others, or in another order or size"
                     found.append(Violation(f"group {group} stream {stream}", f"class {a}", text))
     return found
 
 
-def _orders(program: Program, group: str) -> dict[str, list[tuple[str | int | None, ...]]]:
-    """(op, bytes, reduce, dim, root) of the collectives of a group, in order, by stream."""
-    orders: dict[str, list[tuple[str | int | None, ...]]] = {}
-    for op, _ in _communications(program):
-        if isinstance(op, Collective) and op.group == group:
-            nbytes = max(program.nbytes(op.reads), program.nbytes(op.writes))
-            orders.setdefault(op.stream, []).append((op.op, nbytes, op.reduce, op.dim, op.root))
+def _orders(program: Program) -> dict[tuple[str, str], list[tuple[str | int | None, ...]]]:
+    """(op, bytes, reduce, dim, root) of the collectives of a Program, in order, by group and stream."""
+    forms = {name: [_form(program, op) for op in body if isinstance(op, Collective)] for name, body in program.bodies.items()}
+    orders: dict[tuple[str, str], list[tuple[str | int | None, ...]]] = {}
+    for call in program.calls:
+        for key, form in forms[call.body]:
+            orders.setdefault(key, []).append(form)
     return orders
+
+
+def _form(program: Program, op: Collective) -> tuple[tuple[str, str], tuple[str | int | None, ...]]:
+    return (op.group, op.stream), (op.op, max(program.nbytes(op.reads), program.nbytes(op.writes)), op.reduce, op.dim, op.root)
 
 
 def _partners(workload: Workload, group: str) -> set[tuple[int, int]]:
@@ -128,6 +131,7 @@ class _Dry:
         self.posted: dict[object, set[str]] = {}
         self.waiting: dict[object, list[tuple[int, int]]] = {}
         self.keys: dict[tuple[int, int], list[object]] = {}
+        self.members: dict[tuple[int, str], tuple[int, ...]] = {}
 
     def _blocking(self, r: Resolved) -> list[int]:
         """Instances that can hold something up: transfers, collectives that span classes, both ends of an edge."""
@@ -182,7 +186,9 @@ class _Dry:
     def _register(self, c: int, op: Op, microbatches: tuple[int, ...]) -> list[object]:
         rank, classes = self.first[c], self.workload.class_of_rank
         if isinstance(op, Collective):
-            members = tuple(sorted({int(x) for x in classes[self.workload.members(rank, op.group)]}))
+            if (c, op.group) not in self.members:
+                self.members[c, op.group] = tuple(sorted({int(x) for x in classes[self.workload.members(rank, op.group)]}))
+            members = self.members[c, op.group]
             ordinal = self.ordinal[c, op.group, op.stream]
             self.ordinal[c, op.group, op.stream] += 1
             key: object = ("collective", members, op.group, op.stream, ordinal)

@@ -106,6 +106,7 @@ class _Resolver:
         self.tail: dict[int, int] = {}
         self.known: list[dict[int, int]] = [{} for _ in self.reader.streams]
         self.windows: dict[str, list[list[int]]] = {}
+        self.loud = {name: any(site.persistent for site in body.sites) for name, body in self.reader.bodies.items()}
         self.touched: Counter[int] = Counter()  # calls that touched persistent buffers on one stream; -1: on several
         self.heard: dict[str, int] = {}  # per body: what the others had touched when its own touches were last looked at
         self.pending: dict[str, int] = {}  # per body the call whose touches are put off, in order of the calls
@@ -138,7 +139,7 @@ class _Resolver:
         They make no edge if those of its last call are known and no other stream has touched a persistent buffer since.
         """
         if not body.quiet:
-            if any(site.persistent for site in body.sites):
+            if self.loud[name]:
                 self._flush()
                 self.touched[-1] += 1
             return False
