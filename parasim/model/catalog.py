@@ -69,9 +69,18 @@ def _load_file(path: Path) -> Model:
 
 def _json(text: str, path: Path) -> Mapping[str, Any]:
     try:
-        config: Any = json.loads(text)
+        config: Any = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, path))
     except json.JSONDecodeError as error:
         raise Unparsable(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
     except RecursionError:
         raise Unparsable(f"{path}: is nested too deeply") from None
     return Document(config, str(path)).mapping()
+
+
+def _unique(pairs: list[tuple[str, Any]], path: Path) -> dict[str, Any]:
+    """A JSON object whose keys are written once."""
+    seen = dict(pairs)
+    twice = next((key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i])), None) if len(seen) < len(pairs) else None
+    if twice is not None:
+        raise Malformed(f"{path}: key '{twice}' is written twice")
+    return seen
