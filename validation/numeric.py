@@ -136,6 +136,9 @@ CASES: dict[str, Case] = {
     "gpt-pp2-zb-h1-scaled-modules": Case(GPT, Degrees(pp=2), 4, {**SCALED, "recompute": Recompute(("core_attn", "mlp"))}, "zb-h1"),
     "dp2-offload-optimizer": Case(MLP, Degrees(dp=2), blocks={**_data("bucketed"), "offload": Offload(optimizer=True)}),
     "pp2-dp2-zero1-offload": Case(MLP, Degrees(pp=2, dp=2), 4, {**_data("bucketed", 1), "offload": Offload(optimizer=True)}),
+    "dp2-zero3-offload-recompute": Case(
+        MLP, Degrees(dp=2), blocks={**_data("bucketed", 3), "offload": Offload(optimizer=True), "recompute": Recompute(("full",), early_stop=True)}
+    ),
     "pp2-interleaved-offload-parameters": Case(DEEP, Degrees(pp=2), 4, {"offload": HOST}, "interleaved-1f1b", chunks=2),
     "gpt-tp2-offload-parameters-recompute": Case(replace(GPT, tied=True), Degrees(tp=2), blocks={"offload": HOST, "recompute": Recompute(("full",))}),
     "gpt-tp2-sp": Case(GPT, Degrees(tp=2), blocks=SP),
@@ -152,7 +155,7 @@ CASES: dict[str, Case] = {
     "plain-norms-tp2-sp": Case(PLAIN, Degrees(tp=2), blocks=SP),
     "latent-tp2": Case(LATENT, Degrees(tp=2)),
     "latent-tp2-sp": Case(LATENT, Degrees(tp=2), blocks=SP),
-    "latent-pp2-tp2-modules": Case(LATENT, Degrees(tp=2, pp=2), 4, blocks={**SP, "recompute": Recompute(("layernorm", "rotary", "core_attn", "act"))}),
+    "latent-pp2-tp2-modules": Case(LATENT, Degrees(tp=2, pp=2), 4, blocks={**SP, "recompute": Recompute(("layernorm", "mla_up_proj", "core_attn", "act"))}),
     "latent-plain-queries-pp2": Case(replace(LATENT, latent=replace(COMPRESSED, query_rank=0)), Degrees(pp=2), 4),
     "llama-tp2": Case(LLAMA, Degrees(tp=2)),
     "llama-pp2-tp2-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, blocks=SP),

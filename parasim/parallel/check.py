@@ -180,7 +180,8 @@ def _model(model: Model, layout: Layout) -> Iterator[Violation]:
 
 def _recompute(model: Model, layout: Layout) -> Iterator[Violation]:
     again = layout.recompute
-    parts = {Fixed: (), Mlp: ("mlp", "act")}.get(type(model), tuple(PARTS))
+    other = "mla_up_proj" if not isinstance(model, Transformer) or model.latent is None else "qkv"
+    parts = {Fixed: (), Mlp: ("mlp", "act")}.get(type(model), tuple(p for p in PARTS if p != other))
     for module in again.modules:
         if module != FULL and module not in parts:
             yield Violation("recompute.modules", module, "is no part of this model's layers", f"legal: {', '.join(('none', 'full', *parts))}")

@@ -89,9 +89,10 @@ class Optimizer:
 
 FULL = "full"
 PARTS: dict[str, tuple[str, ...]] = {  # module -> the parts of a layer it is made of, as buffers are named; Megatron-LM's names where it has them
-    "layernorm": ("norm1", "norm2"),
+    "layernorm": ("norm1", "norm2", "postnorm1", "postnorm2"),
     "qkv": ("qkv", "q", "q_down", "q_up", "kv_down", "kv_up"),
     "rotary": ("rotary",),
+    "mla_up_proj": ("q_up", "kv_up", "rotary"),
     "core_attn": ("attention",),
     "proj": ("proj",),
     "residual": ("middle",),
