@@ -133,7 +133,7 @@ class Checked:
 def check_run(path: Path | None, overrides: Sequence[str]) -> Checked:
     """Load, lower and verify a run without simulating it. Raises what `load` and `lower` raise."""
     run = load(path, overrides)
-    bounds = tuple(memory_bound(p.resolved) for p in lower(run.plan).programs)
+    bounds = tuple(memory_bound(p.resolved) for p in lower(run.plan).bound.programs)
     return Checked(run, bounds, run.cluster.accelerator.memory.value)
 
 

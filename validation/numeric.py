@@ -16,8 +16,8 @@ import typer
 from parasim.config.plan import Plan
 from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
-from parasim.model.spec import Latent, Mlp, Transformer
-from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Tensor, Zero
+from parasim.model.spec import Experts, Latent, Mlp, Transformer
+from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
 from parasim.program.ops import Collective, Compute, Kernel, Op
 from parasim.program.workload import Program, Workload
 
@@ -35,6 +35,8 @@ MPT = replace(GPT, name="proof-mpt", activation="squared_relu", bias=False, posi
 PLAIN = replace(GPT, name="proof-plain-norms", activation="relu", bias="attention", positions="none", norm_weights="none")
 COMPRESSED = Latent(kv_rank=6, query_rank=8, nope_dim=6, rope_dim=4, value_dim=5)
 LATENT = replace(LLAMA, name="proof-latent", kv_heads=4, latent=COMPRESSED)
+MOE = replace(LLAMA, name="proof-moe", experts=Experts(count=4, topk=2, ffn=12, shared_ffn=8))
+DEEPSEEK = replace(MOE, experts=Experts(count=4, topk=2, ffn=12, dense_layers=1, score="sigmoid"))
 BUCKET = 2000  # bytes: a few matrices of the MLP
 
 
@@ -71,7 +73,7 @@ class Case:
 
         Dropout's masks are those of the cut run; that replicas add up is proven on MLPs against plain autograd.
         """
-        kernels = {k: b for k, b in (self.blocks or {}).items() if k == "kernels"}
+        kernels = {k: b for k, b in (self.blocks or {}).items() if k in ("kernels", "routing")}
         return Case(self.model, Degrees(dp=self.degrees.dp), self.microbatches, {**kernels, **_data("flat")})
 
 
@@ -159,6 +161,13 @@ CASES: dict[str, Case] = {
     "latent-plain-queries-pp2": Case(replace(LATENT, latent=replace(COMPRESSED, query_rank=0)), Degrees(pp=2), 4),
     "llama-tp2": Case(LLAMA, Degrees(tp=2)),
     "llama-pp2-tp2-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, blocks=SP),
+    "moe-tp2-sp": Case(MOE, Degrees(tp=2), blocks=SP),
+    "moe-ep2": Case(MOE, Degrees(dp=2, ep=2), blocks={"recompute": Recompute(("full",))}),
+    "moe-ep4": Case(MOE, Degrees(dp=4, ep=4), blocks=_data("bucketed")),
+    "moe-ep2-dp4-zero1": Case(MOE, Degrees(dp=4, ep=2), blocks=_data("bucketed", 1, 4)),
+    "moe-ep2-capacity": Case(MOE, Degrees(dp=2, ep=2), blocks={"routing": Routing(capacity=1.0)}),
+    "moe-ep2-tp2-sp": Case(MOE, Degrees(tp=2, dp=2, ep=2), blocks=SP),
+    "moe-ep2-pp2-zb-h1": Case(DEEPSEEK, Degrees(dp=2, ep=2, pp=2), 4, schedule="zb-h1"),
 }
 
 
@@ -229,6 +238,10 @@ def _gather(op: Op) -> bool:
 
 def _replicas(op: Op) -> bool:
     return isinstance(op, Collective) and op.group == "dp.replica"
+
+
+def _of_experts(op: Op) -> bool:
+    return isinstance(op, Collective) and op.group == "edp" and op.op == "reduce_scatter"
 
 
 def _sum(op: Op) -> bool:

@@ -37,15 +37,11 @@ WHOLE = ("naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "z
 
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("parallel.cp", _more_than_one, "context parallelism", "supported: 1"),
-    NotYet("parallel.ep", _more_than_one, "expert parallelism", "supported: 1"),
     NotYet("pipeline.schedule", _other_than(*WHOLE), "this schedule in a whole step (`parasim schedule` times it)", f"supported: {', '.join(WHOLE)}"),
     NotYet("pipeline.optimizer", _other_than("barrier"), "post-validation", "supported: barrier"),
     NotYet("tensor.style", _other_than("megatron"), "the column-parallel form", "supported: megatron"),
     NotYet("tensor.asynchronous", _given, "overlap of tensor-parallel collectives", "supported: false"),
     NotYet("context.style", _other_than("ring"), "context parallelism", "supported: ring (the default, without effect while cp is 1)"),
-    NotYet("experts.load", _other_than("balanced"), "experts", "supported: balanced (the default, without effect for dense models)"),
-    NotYet("experts.capacity", _given, "experts", "supported: null"),
-    NotYet("experts.max_nodes", _given, "experts", "supported: null"),
     NotYet("perturb", _given, "slow ranks, weak links and failed nodes", "supported: []"),
     NotYet("placement", _given, "placement of ranks", "leave it out: ranks fill whole nodes in order"),
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import InvalidLayout, Violation
-from ..model.spec import Model, Transformer
-from ..parallel.check import HALF, batch_violation, check, divisors, legal
-from ..parallel.layout import FULL, Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Tensor, Zero
+from ..model.spec import Experts, Model, Transformer
+from ..parallel.check import HALF, batch_violation, check
+from ..parallel.layout import FULL, Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
 from ..parallel.placement import split_layers
+from ..parallel.routing import shares, slots
 from ..program.ops import DType
 from ..schedules import SCHEDULES
 from ..units import format_bytes
@@ -29,7 +30,7 @@ def resolve(keys: RunKeys, model: Model) -> Plan:
     broken += (v for v in check(model, layout) if (v.field, v.value) not in seen)
     if broken:
         raise InvalidLayout(broken)
-    return Plan(model, layout, (*_notes(model), *_assumptions(keys, layout)))
+    return Plan(model, layout, (*_notes(model), *_assumptions(keys, layout, model)))
 
 
 def _sizes(keys: RunKeys) -> tuple[Degrees, Batch, list[Violation]]:
@@ -46,8 +47,6 @@ def _sizes(keys: RunKeys) -> tuple[Degrees, Batch, list[Violation]]:
     elif model_parallel * dp != keys.devices:
         rule = f"times {product} is {model_parallel * dp} ranks, but devices={keys.devices}"
         broken.append(Violation("parallel.dp", str(dp), rule, f"legal: {keys.devices // model_parallel}, auto, or devices={model_parallel * dp}"))
-    if p.ep > 1 and dp * p.cp % p.ep:
-        broken.append(Violation("parallel.ep", str(p.ep), f"must divide dp x cp = {dp * p.cp}", legal(divisors(dp * p.cp), p.ep)))
     microbatches = b.global_ // (b.micro * dp)
     if b.global_ % (b.micro * dp):
         # dp follows from devices while that is wrong: then the batch cannot be judged
@@ -83,6 +82,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
         recompute=_recompute(keys),
         kernels=Kernels(keys.kernels.attention, keys.kernels.dropout),
+        routing=_routing(keys),
         optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
         offload=Offload(keys.offload.optimizer, keys.offload.parameters),
     )
@@ -97,6 +97,13 @@ def _data(keys: RunKeys) -> DataParallel:
     """As torch's DistributedDataParallel: the first bucket is smaller unless the size of buckets is given."""
     first = keys.dp.bucket if "bucket" in keys.dp.model_fields_set else DataParallel.first
     return DataParallel(keys.dp.mode, keys.dp.bucket, first)
+
+
+def _routing(keys: RunKeys) -> Routing:
+    """What is written under `experts`."""
+    e = keys.experts
+    load = {} if e.load == "balanced" else dict(e.load)
+    return Routing(float(load.get("zipf", 0.0)), tuple(map(float, load.get("shares", ()))), float(e.capacity or 0.0), e.max_nodes or 0)
 
 
 WAYS: dict[str, tuple[str, ...]] = {"none": (), "selective": ("core_attn",), "full": (FULL,)}
@@ -119,7 +126,7 @@ def _notes(model: Model) -> Iterator[str]:
     yield from (f"model {model.name}: {note}" for note in (model.notes if isinstance(model, Transformer) else ()))
 
 
-def _assumptions(keys: RunKeys, layout: Layout) -> Iterator[str]:
+def _assumptions(keys: RunKeys, layout: Layout, model: Model) -> Iterator[str]:
     """What the user did not write and what it was taken to be, where it matters."""
     degrees, batch = layout.degrees, layout.batch
     if keys.profile is None:
@@ -142,6 +149,27 @@ def _assumptions(keys: RunKeys, layout: Layout) -> Iterator[str]:
     if "recompute" not in keys.model_fields_set:
         yield "recompute omitted: none, every activation is kept"
     yield from _optimizer(keys, layout)
+    if isinstance(model, Transformer) and model.experts:
+        yield from _experts(keys, layout, model.experts)
+
+
+def _experts(keys: RunKeys, layout: Layout, experts: Experts) -> Iterator[str]:
+    """The load that was assumed: it decides who waits for whom."""
+    routing = layout.routing
+    if routing.uneven:
+        most = float(shares(layout, experts).max()) * experts.count
+        way = f"zipf {routing.zipf:g}" if routing.zipf else "the shares given"
+        yield f"experts.load {way}: the most wanted expert gets {most:.2f} times its even share of every rank's tokens, in every layer and microbatch"
+    else:
+        omitted = " omitted" if "load" not in keys.experts.model_fields_set else ""
+        yield f"experts.load{omitted}: balanced, every expert gets as many tokens as any other"
+    rows = slots(layout, experts)
+    dropped = f"{routing.capacity:g}: {rows} rows of a rank per expert, the rest is dropped" if rows else "null: no token is dropped"
+    yield f"experts.capacity {dropped}"
+    if layout.degrees.ep > 1:
+        yield "experts: copying the counts of an exchange to the host is not timed; exchanges are not overlapped with compute"
+    if routing.max_nodes:
+        yield f"experts.max_nodes {routing.max_nodes}: every token goes to as many servers, once to each"
 
 
 def _replicas(keys: RunKeys, layout: Layout) -> Iterator[str]:

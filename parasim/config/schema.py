@@ -198,7 +198,8 @@ def _load_form(value: object) -> object:
     if isinstance(value, Mapping) and len(value) == 1:
         name, content = next(iter(value.items()))
         number = isinstance(content, int | float) and not isinstance(content, bool)
-        if (name == "zipf" and number) or (name == "shares" and isinstance(content, list)):
+        numbers = isinstance(content, list) and content and all(isinstance(c, int | float) and not isinstance(c, bool) for c in content)
+        if (name == "zipf" and number) or (name == "shares" and numbers):
             return value
     raise wrong(f"{shown(value)} is not a load of experts; write balanced, {{zipf: 1.2}} or {{shares: [...]}}")
 

@@ -161,6 +161,39 @@ def _half_core_bytes(width: int) -> Callable[[Kernel], float]:
     return nbytes
 
 
+def _grouped_flops(kernel: Kernel) -> float:
+    """2 r i c: every row is multiplied by one expert's weight"""
+    rows, inner, columns, _ = dims(kernel)
+    return 2.0 * rows * inner * columns
+
+
+def _grouped_bytes(kernel: Kernel) -> float:
+    """w (r i + e i c + r c) with e experts of which every weight is used, + w e i c where a weight gradient accumulates"""
+    rows, inner, columns, experts = dims(kernel)
+    weights = experts * inner * columns * (2 if _accumulates(kernel) else 1)
+    return _width(kernel) * (rows * (inner + columns) + weights)
+
+
+def _routed_bytes(logits: float) -> Callable[[Kernel], float]:
+    """w (`logits` r e + r k) of scores and weights, + 4 r k of what is chosen"""
+
+    def nbytes(kernel: Kernel) -> float:
+        rows, experts, topk, *_ = dims(kernel)
+        return _width(kernel) * rows * (logits * experts + topk) + INDEX * rows * topk
+
+    return nbytes
+
+
+def _permuted_bytes(copies: float, tokens: float) -> Callable[[Kernel], float]:
+    """w c (`copies` r + `tokens` t): r copies of the rows of t tokens, each read or written that often"""
+
+    def nbytes(kernel: Kernel) -> float:
+        rows, columns, here = dims(kernel)
+        return _width(kernel) * columns * (copies * rows + tokens * here)
+
+    return nbytes
+
+
 def _dropout_bytes(kernel: Kernel) -> float:
     """(2 w + 1) elements: in, out and the mask"""
     return (2 * _width(kernel) + MASK) * dims(kernel)[0]
@@ -316,6 +349,17 @@ PRICES: Mapping[str, Price] = {
     "attention_context_grad": Price(_pair_flops(0, 2), _half_core_bytes(-1), "matmul"),
     "causal_softmax": Price(_none, _elementwise(2), "memory"),  # scores, p
     "causal_softmax_grad": Price(_none, _elementwise(3), "memory"),  # dp, p, dscores
+    "route": Price(_none, _routed_bytes(1), "memory"),
+    "route_grad": Price(_none, _routed_bytes(2), "memory"),  # logits, dlogits
+    "permute": Price(_none, _permuted_bytes(1, 1), "memory"),  # copies written, a token read once
+    "permute_grad": Price(_none, _permuted_bytes(1, 1), "memory"),
+    "group": Price(_none, _elementwise(2), "memory"),
+    "ungroup": Price(_none, _elementwise(2), "memory"),
+    "grouped_linear": Price(_grouped_flops, _grouped_bytes, "matmul"),
+    "grouped_linear_input_grad": Price(_grouped_flops, _grouped_bytes, "matmul"),
+    "grouped_linear_weight_grad": Price(_grouped_flops, _grouped_bytes, "matmul"),
+    "combine": Price(_none, _permuted_bytes(1, 1), "memory"),
+    "combine_grad": Price(_none, _permuted_bytes(2, 1), "memory"),  # x, dx; dy
     "dropout": Price(_none, _dropout_bytes, "memory"),
     "dropout_grad": Price(_none, _dropout_bytes, "memory"),
     "dropout_add": Price(_none, _dropout_add_bytes, "memory"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..errors import InvalidProgram
 from ..program.ops import Buffer, Kernel
@@ -45,13 +46,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Context:
-    """Handed to every kernel. `places` maps an axis (or a group's name) to this rank's place on it; `step` counts from 0."""
+    """Handed to every kernel. `places` maps an axis (or a group's name) to this rank's place on it; `step` counts from 0.
+    `loads` are the load tables of the Workload."""
 
     buffers: Mapping[str, Buffer]
     places: Mapping[str, Place]
     step: int = 0
     microbatches: tuple[int, ...] = ()
     adam: Adam = Adam()
+    loads: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def at(self, step: int, microbatches: tuple[int, ...]) -> Context:
         """The same rank at another step and call."""
@@ -72,6 +75,11 @@ class Context:
         if any(isinstance(n, str) for n in shape):
             raise InvalidProgram(f"buffer {name} has shape {shape}; the executor runs buffers with integer dimensions only")
         return tuple(int(n) for n in shape)
+
+    def fits(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Is this a shape of the buffer on this rank? Rows that routing decides may be any number."""
+        declared = self.buffers[name].shape
+        return len(declared) == len(shape) and all(isinstance(d, str) or d == n for d, n in zip(declared, shape, strict=True))
 
     def full_shape(self, name: str) -> tuple[int, ...]:
         """Shape before `Buffer.shard` cut it."""
@@ -116,4 +124,4 @@ def places_of(workload: Workload, rank: int) -> dict[str, Place]:
 
 def context_of(workload: Workload, rank: int) -> Context:
     """The context of a rank before its first step."""
-    return Context(workload.program_of(rank).buffers, places_of(workload, rank))
+    return Context(workload.program_of(rank).buffers, places_of(workload, rank), loads=workload.loads)

@@ -59,7 +59,9 @@ class Execution:
         if world != workload.world:
             raise Refused(f"world size={world} must equal the {workload.world} ranks of the workload; start {workload.world} processes")
         torch.set_num_threads(1)
-        self.workload, self.settings, self.steps_done = workload, settings, 0
+        self.workload, self.settings, self.steps_done = workload.bound, settings, 0  # numeric runs have rows of their own
+        if settings.compute != "numeric":
+            workload = workload.bound
         self._rank, self._store = rank, C10D.PrefixStore("parasim", C10D.distributed_c10d._get_default_store())
         device = _device(rank)
         resolved = resolve(workload.program_of(rank))

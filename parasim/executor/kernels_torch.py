@@ -9,6 +9,7 @@ from torch import Tensor
 from ..program.ops import Kernel
 from . import kernels_attention as attention
 from . import kernels_dense as dense
+from . import kernels_experts as experts
 from . import kernels_language as language
 from . import kernels_latent as latent
 from . import kernels_scaled as scaled
@@ -65,6 +66,17 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "attention_context_grad": attention.attention_context_grad,
     "causal_softmax": attention.causal_softmax,
     "causal_softmax_grad": attention.causal_softmax_grad,
+    "route": experts.route,
+    "route_grad": experts.route_grad,
+    "permute": experts.permute,
+    "permute_grad": experts.permute_grad,
+    "group": experts.group,
+    "ungroup": experts.ungroup,
+    "grouped_linear": experts.grouped_linear,
+    "grouped_linear_input_grad": experts.grouped_linear_input_grad,
+    "grouped_linear_weight_grad": experts.grouped_linear_weight_grad,
+    "combine": experts.combine,
+    "combine_grad": experts.combine_grad,
     "dropout": dense.dropout,
     "dropout_grad": dense.dropout_grad,
     "dropout_add": dense.dropout_add,

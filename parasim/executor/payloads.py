@@ -90,9 +90,9 @@ class Numeric:
         return torch.device("cpu") if self.resolved.program.buffers[name].category == "host" else self.device
 
     def _put(self, i: int, ref: Ref, tensor: Tensor) -> None:
-        buffer, shape = self.resolved.program.buffers[ref.name], self.context.local_shape(ref.name)
-        if tuple(tensor.shape) != shape:
-            raise Failed(f"{ref.name} is written with shape {tuple(tensor.shape)}, declared {shape}")
+        buffer = self.resolved.program.buffers[ref.name]
+        if not self.context.fits(ref.name, tuple(tensor.shape)):
+            raise Failed(f"{ref.name} is written with shape {tuple(tensor.shape)}, declared {buffer.shape}")
         self.tensors[self._key(i, ref)] = tensor.to(device=self._home(ref.name), dtype=TORCH_DTYPES[buffer.dtype])
 
     def compute(self, i: int, op: Compute, context: Context) -> None:
@@ -110,12 +110,22 @@ class Numeric:
             tensors = [t.to(dtype) for t in tensors]
         splits = None
         if op.splits:
-            sent, received = (self._get(i, r).tolist() for r in op.splits)
+            if op.copies == "per_node":
+                raise Failed(f"{op.reads[0].name} is sent once per server, which has a price and no implementation; leave out experts.max_nodes")
+            sent, received = (self._rows(i, r, size) for r in op.splits)
             splits = (sent, received)
-        y = move(pack(op, tensors, size), None, splits)
+        y = move(tensors[0] if splits else pack(op, tensors, size), None, splits)
+        if splits:
+            self._put(i, op.writes[0], y)
+            return
         shapes = [self.context.local_shape(r.name) for r in op.writes]
         for ref, tensor in zip(op.writes, unpack(op, y, [tuple(t.shape) for t in tensors], shapes, size), strict=True):
             self._put(i, ref, tensor)
+
+    def _rows(self, i: int, ref: Ref, size: int) -> list[int]:
+        """Rows per member from a buffer of counts, of which a member may have several."""
+        counts = self._get(i, ref).reshape(-1)
+        return [int(n) for n in counts.reshape(size, -1).sum(1)]
 
     def outgoing(self, i: int, ref: Ref) -> Tensor:
         """The tensor to send."""
@@ -167,6 +177,9 @@ class Shadow:
         if not refs:
             move(torch.zeros(1, device=self.device), None, None)
             return
+        if op.load:
+            self._uneven(op, move)
+            return
         elements = self._elements(refs)
         if op.op in ("reduce_scatter", "all_to_all"):
             elements += -elements % size
@@ -177,6 +190,16 @@ class Shadow:
             n = output_elements(op, elements, size)
             out = self._tensor((*place, "out", str(n)), n, refs[0].name)
         move(x, out, None)
+
+    def _uneven(self, op: Collective, move: Move) -> None:
+        """An exchange as its load table has it."""
+        program, table, me = self.resolved.program, self.context.loads[op.load], self.context.place(op.group).index
+        dtype = TORCH_DTYPES[program.buffers[op.reads[0].name].dtype]
+        whole = max(program.largest_nbytes(op.reads), program.largest_nbytes(op.writes)) // dtype.itemsize
+        sent, received = ([round(part * whole) for part in parts] for parts in (table[me], table[:, me]))
+        place = (op.op, op.group, op.stream, op.load)
+        x, out = (self._tensor((*place, way), sum(n), op.reads[0].name) for way, n in (("in", sent), ("out", received)))
+        move(x, out, (sent, received))
 
     def outgoing(self, i: int, ref: Ref) -> Tensor:
         """Bytes to send."""
@@ -206,6 +229,9 @@ MATMULS: dict[str, int] = {  # kernel -> how many products of the shape its dims
     "scaled_linear": 1,
     "scaled_linear_input_grad": 1,
     "scaled_linear_weight_grad": 1,
+    "grouped_linear": 1,
+    "grouped_linear_input_grad": 1,
+    "grouped_linear_weight_grad": 1,
     "head": 1,
     "head_input_grad": 1,
     "head_weight_grad": 1,

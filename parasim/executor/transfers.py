@@ -128,6 +128,8 @@ def transfer(op: Collective, x: Tensor, communicator: Communicator, out: Tensor 
     reduction = dist.ReduceOp.MAX if op.reduce == "max" else dist.ReduceOp.SUM
     if op.op == "all_to_all":
         return _all_to_all(x, c, out, splits)
+    if splits:
+        return _uneven(op, x, c, splits)
     if out is None and op.op in ("all_gather", "reduce_scatter"):
         out = x.new_empty(output_elements(op, x.numel(), size))
     match op.op:
@@ -145,6 +147,16 @@ def transfer(op: Collective, x: Tensor, communicator: Communicator, out: Tensor 
             c.wait(dist.barrier(group=group, async_op=True))
     y = x if out is None else out
     return y / size if op.reduce == "avg" and op.op in ("all_reduce", "reduce_scatter", "reduce") else y
+
+
+def _uneven(op: Collective, x: Tensor, c: Communicator, splits: tuple[list[int], list[int]]) -> Tensor:
+    """An all-gather of members' own numbers of rows, or its reverse, a reduce-scatter, as exchanges of rows."""
+    theirs = splits[1] if op.op == "all_gather" else splits[0]
+    mine = theirs[c.members.index(c.rank)]
+    if op.op == "all_gather":
+        return _all_to_all(x.repeat(c.size, *(1,) * (x.dim() - 1)), c, None, ([mine] * c.size, theirs))
+    parts = _all_to_all(x, c, None, (theirs, [mine] * c.size))
+    return parts.reshape(c.size, mine, *x.shape[1:]).sum(0)
 
 
 def _all_to_all(x: Tensor, c: Communicator, out: Tensor | None, splits: tuple[list[int], list[int]] | None) -> Tensor:

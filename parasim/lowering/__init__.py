@@ -8,14 +8,17 @@ import numpy as np
 
 from ..config.plan import Plan
 from ..errors import InvalidProgram
+from ..model.spec import Transformer
 from ..parallel.mesh import Mesh
 from ..parallel.placement import stage_bounds
+from ..parallel.routing import loads
 from ..program.checks import verify
 from ..program.workload import Workload
 from ..schedules import SCHEDULES
 from .compute import compute
 from .dims import dims
 from .draft import Draft, Stage
+from .experts import experts
 from .gather import gather
 from .gradients import gradients
 from .offload import offload
@@ -29,6 +32,7 @@ from .transfers import merge, transfers
 PASSES = (
     compute,  # model, stages: bodies of kernels, whole shapes
     tensor,  # tensor: cuts, collectives at kernel roles
+    experts,  # experts: over ep, with rows that routing decides
     precision,  # linear: scaled copies for the products of linear layers
     recompute,  # recompute: the forward again in the backward
     schedule,  # pipeline.schedule: actions become calls
@@ -59,6 +63,8 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
     groups = {axis: mesh.groups(axis) for axis in ("tp", "dp", "pp") if getattr(layout.degrees, axis) > 1}
     if stage(layout) and layout.zero.shard < layout.degrees.dp:
         groups |= mesh.halves(layout.zero.shard)
+    sparse = plan.model.experts if isinstance(plan.model, Transformer) else None
+    groups |= {name: table for name, table in mesh.experts.items() if table.shape[1] > 1} if sparse and layout.degrees.ep > 1 else {}
     if ranks_of_stage[0] != ranks_of_stage[-1]:
         groups["embedding"] = mesh.groups("pp")[:, [ranks_of_stage[0], ranks_of_stage[-1]]]
     steps = {b - a for a, b in pairwise(ranks_of_stage)} - {0}
@@ -68,7 +74,8 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
         class_of_rank=np.asarray(mesh.coordinates["pp"]),
         groups=groups,
         peers=peers,
-        coordinates=mesh.coordinates,
+        coordinates={**mesh.coordinates, "ep": mesh.expert_coordinate} if sparse else mesh.coordinates,
+        loads=loads(layout, sparse) if sparse else {},
     )
     violations = verify(workload) if check else ()
     if violations:

@@ -49,7 +49,7 @@ class Filling:
     def add(self, names: Iterable[str]) -> Bucket:
         """One bucket of all `names`."""
         names = tuple(names)
-        bucket = Bucket(len(self.buckets), names, self.draft.shared.get(names[0], ""))
+        bucket = Bucket(len(self.buckets), names, self.draft.shared.get(names[0], ""), spread(self.draft, names[0]))
         self.buckets.append(bucket)
         self.of |= dict.fromkeys(names, bucket)
         return bucket
@@ -59,7 +59,7 @@ class Filling:
         groups: dict[tuple[object, ...], list[str]] = {}
         for n in names:
             if n not in self.of:
-                key = (self.draft.shared.get(n, ""), n if n in self.alone else "", self.layers.get(n, -1))
+                key = (self.draft.shared.get(n, ""), spread(self.draft, n), n if n in self.alone else "", self.layers.get(n, -1))
                 groups.setdefault(key, []).append(n)
         for group in groups.values():
             for part in self._cut(group):
@@ -80,6 +80,11 @@ class Filling:
             parts[-1].append(n)
             size += gradient_bytes(self.draft, n)
         return parts
+
+
+def spread(draft: Draft, name: str) -> bool:
+    """Is this a parameter of experts that are spread over ep?"""
+    return name in draft.experts and draft.layout.degrees.ep > 1
 
 
 def gradient_bytes(draft: Draft, name: str) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 from ..program.ops import Compute, Kernel, Ref
 from .draft import Draft
 
 Dims = tuple[int | float | str, ...]
-Shape = Callable[[Ref], tuple[int, ...]]
+Shape = Callable[[Ref], tuple[Any, ...]]  # entries are integers, or names of load tables where routing decides
 
 
 def _linear(k: Kernel, s: Shape) -> Dims:
@@ -73,6 +74,21 @@ def _rows_of_scores(k: Kernel, s: Shape) -> Dims:
     return heads * rows, sequence
 
 
+def _grouped(k: Kernel, s: Shape) -> Dims:
+    experts, inner, columns = s(k.writes[0] if k.name == "grouped_linear_weight_grad" else k.reads[1])
+    return s(k.reads[0])[0], inner, columns, experts
+
+
+def _copies(copies: int, tokens: int) -> Callable[[Kernel, Shape], Dims]:
+    """Rows of copies and of tokens, from the operand at that place among reads and then writes."""
+
+    def dims(k: Kernel, s: Shape) -> Dims:
+        operands = (*k.reads, *k.writes)
+        return (*s(operands[copies]), s(operands[tokens])[0])
+
+    return dims
+
+
 def _elements(k: Kernel, s: Shape) -> Dims:
     return (sum(prod(s(w)) for w in k.writes),)
 
@@ -126,6 +142,17 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "attention_context_grad": _heads(1),
         "causal_softmax": _rows_of_scores,
         "causal_softmax_grad": _rows_of_scores,
+        "route": lambda k, s: (*s(k.reads[0]), *k.dims),
+        "route_grad": lambda k, s: (*s(k.reads[1]), *k.dims),
+        "permute": _copies(3, 0),
+        "permute_grad": _copies(0, 3),
+        "group": _written,
+        "ungroup": _written,
+        "grouped_linear": _grouped,
+        "grouped_linear_input_grad": _grouped,
+        "grouped_linear_weight_grad": _grouped,
+        "combine": _copies(0, 3),
+        "combine_grad": _copies(1, 0),
         "dropout": lambda k, s: (prod(s(k.writes[0])),),
         "dropout_grad": lambda k, s: (prod(s(k.writes[0])),),
         "dropout_add": _written,
@@ -150,8 +177,8 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
 def dims(draft: Draft) -> None:
     """Fill in the dims of every kernel."""
 
-    def shape(ref: Ref) -> tuple[int, ...]:
-        return tuple(int(n) for n in draft.buffers[ref.name].shape)
+    def shape(ref: Ref) -> tuple[Any, ...]:
+        return draft.buffers[ref.name].shape
 
     for key, body in draft.bodies.items():
         draft.bodies[key] = [_filled(op, shape) if isinstance(op, Compute) else op for op in body]

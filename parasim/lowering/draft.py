@@ -31,8 +31,8 @@ class Draft:
 
     `ranks_of_stage` gives the pipeline rank of every stage. `columns` names the buffers that tensor parallelism cuts and along which dim;
     `rows` the hidden-wide activations that sequence parallelism cuts along dim 0; `shared` the gradients that need one more sum, by group,
-    before the data-parallel reduction; `shards`, under ZeRO-3, for every parameter its flat shard, the parameters that are gathered with it and
-    the group of one more sum that they need.
+    before the data-parallel reduction; `experts` the parameters that are spread over ep and reduced among the ranks with the same experts;
+    `shards`, under ZeRO-3, for every parameter its flat shard, the parameters that are gathered with it and the group of one more sum that they need.
     """
 
     plan: Plan
@@ -47,6 +47,7 @@ class Draft:
     rows: set[str] = field(default_factory=set)
     shared: dict[str, str] = field(default_factory=dict)
     shards: dict[str, tuple[Ref, tuple[Ref, ...], str]] = field(default_factory=dict)
+    experts: set[str] = field(default_factory=set)
 
     @property
     def layout(self) -> Layout:
@@ -61,7 +62,7 @@ class Draft:
     def buffer(
         self,
         name: str,
-        shape: Iterable[int],
+        shape: Iterable[int | str],
         category: Category,
         *,
         dtype: DType | None = None,
@@ -92,6 +93,10 @@ class Draft:
         self.buffer(f"{name}.grad", shape, "activations", cut=cut, rows=rows, dtype=dtype)
         return self.buffer(name, shape, "activations", cut=cut, rows=rows, dtype=dtype)
 
+    def op(self, label: Label, kernel: str, reads: Iterable[Ref], writes: Iterable[Ref]) -> Compute:
+        """One kernel in the run's precision on the compute stream."""
+        return compute(label, kernel, reads, writes, self.layout.precision)
+
     @property
     def parameters(self) -> list[str]:
         """Names of the parameters this rank holds, in order of declaration."""
@@ -101,7 +106,7 @@ class Draft:
         """The finished Program: only the bodies that are called and the buffers that are used."""
         used = {c.body for c in self.calls}
         bodies = {n: tuple(b) for n, b in self.bodies.items() if n in used and b}
-        touched = {r.name for b in bodies.values() for o in b for r in (*o.reads, *o.writes)}
+        touched = {r.name for b in bodies.values() for o in b for r in (*o.needs, *o.writes)}
         buffers = {n: b for n, b in self.buffers.items() if n in touched}
         return Program(buffers, bodies, tuple(c for c in self.calls if c.body in bodies), dict(self.windows))
 

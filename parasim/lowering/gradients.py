@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from ..program.ops import COMPUTE, Compute, Kernel, Label, Op, Ref
 from ..program.workload import Call
-from .buckets import Filling, finals, last_calls
+from .buckets import Filling, finals, last_calls, spread
 from .draft import Draft, collective
 from .optimizer import shared_axis, update
 from .shards import STEP, Bucket, flat_shard, reduction, stage
@@ -49,7 +49,8 @@ def _once(draft: Draft, filling: Filling) -> list[Op]:
             draft.bodies[f"{key}!"] = _with_reductions(draft, key, {n: at for at, n in final}, filling)
             draft.calls[number] = draft.calls[number]._replace(body=f"{key}!")
     ops = _shared_sums(draft, late)
-    for names in (late, [n for n in draft.parameters if n not in draft.shared]):
+    early = [n for n in draft.parameters if n not in draft.shared]
+    for names in (late, [n for n in early if not spread(draft, n)], [n for n in early if spread(draft, n)]):
         rest = [n for n in names if n not in filling.of]
         parts = [[n] for n in rest] if draft.layout.data.mode == "naive" else [rest] if rest else []
         ops += [op for part in parts for op in reduction(draft, filling.add(part))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..model.spec import Fixed
 from ..program.ops import COMPUTE, Compute, DType, Kernel, Label, Op, Ref
 from .draft import Draft, collective
-from .shards import GATHER, STEP, Bucket, elements, flat_shard, shard_group, stage, step_op, stream
+from .shards import GATHER, STEP, Bucket, elements, flat_shard, shared_out, sharing, stage, step_op, stream
 
 LOW_PRECISION = ("bf16", "fp16")
 
@@ -15,9 +15,14 @@ def update(draft: Draft, buckets: list[Bucket]) -> list[Op]:
     if not stage(draft.layout):
         return [*(_whole_update(draft, n) for b in buckets for n in b.parameters), _zero(draft, [f"{n}.grad" for n in draft.parameters])]
     order = {n: i for i, n in enumerate(draft.parameters)}
-    ops = [op for b in sorted(buckets, key=lambda b: order[b.parameters[0]]) for op in _sharded_update(draft, b)]
+    ops = [op for b in sorted(buckets, key=lambda b: order[b.parameters[0]]) for op in _update(draft, b)]
     kept = [f"dp.bucket{b.number}.grad" for b in buckets] if stage(draft.layout) >= 2 else [f"{n}.grad" for n in draft.parameters]
     return [*ops, _zero(draft, kept)]
+
+
+def _update(draft: Draft, bucket: Bucket) -> list[Op]:
+    """Shards, or whole parameters where nobody else has the same."""
+    return _sharded_update(draft, bucket) if shared_out(draft.layout, bucket) else [_whole_update(draft, n) for n in bucket.parameters]
 
 
 def _state_dtype(draft: Draft) -> DType:
@@ -56,7 +61,7 @@ def _sharded_update(draft: Draft, bucket: Bucket) -> list[Op]:
     else:
         ops += [step_op(Kernel("flat_slice", parameters, (low,), (), layout.precision))] if whole else []
         ops.append(_adam(draft, g, low, m, v, None))
-    return [*ops, collective(Label(STEP), "all_gather", shard_group(layout), (low,), parameters, stream(layout, GATHER), axis="dp")] if whole else ops
+    return [*ops, collective(Label(STEP), "all_gather", sharing(layout, bucket)[0], (low,), parameters, stream(layout, GATHER), axis="dp")] if whole else ops
 
 
 def shared_axis(group: str) -> str:

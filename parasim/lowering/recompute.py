@@ -109,7 +109,7 @@ def _slice(ops: tuple[Op, ...], needed: set[Ref]) -> list[Op]:
     out: list[Op] = []
     for op in reversed(ops):
         if needed.intersection(op.writes):
-            needed = needed | set(op.reads)
+            needed = needed | set(op.needs)
             out.insert(0, op)
     return out
 
@@ -118,7 +118,7 @@ def _live_in(ops: list[Op]) -> set[Ref]:
     """What is read before it is written."""
     out, written = set[Ref](), set[Ref]()
     for op in ops:
-        out.update(r for r in op.reads if r not in written)
+        out.update(r for r in op.needs if r not in written)
         written.update(op.writes)
     return out
 
@@ -126,7 +126,7 @@ def _live_in(ops: list[Op]) -> set[Ref]:
 def _handed_on(unit: Unit, forward: list[Op]) -> set[Ref]:
     """What forward ops outside the unit read."""
     inside = set(map(id, unit.ops))
-    return {r for o in forward if id(o) not in inside for r in o.reads} & unit.made
+    return {r for o in forward if id(o) not in inside for r in o.needs} & unit.made
 
 
 def _again_ref(draft: Draft, ref: Ref) -> Ref:
@@ -152,7 +152,7 @@ def _placed(units: list[Unit], backward: list[tuple[str, Op]]) -> Iterator[tuple
     waiting = list(units)
 
     def due(op: Op) -> Iterator[Op]:
-        reads = set(op.reads)
+        reads = set(op.needs)
         for unit in [u for u in waiting if op.label.layer in u.layers or reads & u.made]:
             if unit in waiting:
                 waiting.remove(unit)

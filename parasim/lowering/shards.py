@@ -11,7 +11,7 @@ from math import prod
 
 from ..model.spec import Fixed
 from ..parallel.layout import Layout
-from ..parallel.mesh import REPLICA, SHARD
+from ..parallel.mesh import EXPERT_REPLICAS, REPLICA, SHARD
 from ..program.ops import COMPUTE, Category, Compute, DType, Kernel, Label, Op, Ref
 from .draft import Draft, collective
 
@@ -21,11 +21,13 @@ REDUCE, REPLICAS, GATHER = "dp.reduce", "dp.replica", "dp.gather"  # streams
 
 @dataclass(frozen=True)
 class Bucket:
-    """Parameters whose gradients are reduced together; `shared` names the group of one more sum that they need, if any."""
+    """Parameters whose gradients are reduced together; `shared` names the group of one more sum that they need, if any. `experts`: they are spread
+    over ep, and replicas are only the ranks at the same place of theirs."""
 
     number: int
     parameters: tuple[str, ...]
     shared: str = ""
+    experts: bool = False
 
     @property
     def gradients(self) -> tuple[str, ...]:
@@ -43,6 +45,17 @@ def shard_group(layout: Layout) -> str:
     return "dp" if layout.zero.shard == layout.degrees.dp else SHARD
 
 
+def sharing(layout: Layout, bucket: Bucket) -> tuple[str, int]:
+    """The group that shares a bucket, and its size."""
+    degrees = layout.degrees
+    return (EXPERT_REPLICAS, degrees.dp * degrees.cp // degrees.ep) if bucket.experts else (shard_group(layout), layout.zero.shard)
+
+
+def shared_out(layout: Layout, bucket: Bucket) -> bool:
+    """Does ZeRO share out this bucket?"""
+    return stage(layout) > 0 and sharing(layout, bucket)[1] > 1
+
+
 def stream(layout: Layout, name: str) -> str:
     """`name`, or the compute stream where collectives of ZeRO do not overlap."""
     return COMPUTE if stage(layout) and not layout.zero.overlap else name
@@ -55,10 +68,10 @@ def elements(draft: Draft, name: str) -> int:
 
 def flat_shard(draft: Draft, bucket: Bucket, what: str, dtype: DType, category: Category = "buffers") -> Ref:
     """A flat shard of the padded concatenation of the bucket's parameters or gradients; `buffers` are transient, anything else is persistent."""
-    size = -(-sum(elements(draft, n) for n in bucket.parameters) // draft.layout.zero.shard)
+    group, degree = sharing(draft.layout, bucket)
+    size = -(-sum(elements(draft, n) for n in bucket.parameters) // degree)
     name = f"dp.bucket{bucket.number}.{what}"
     of = bucket.gradients if what in ("grad", "part") else bucket.parameters
-    group = shard_group(draft.layout)
     draft.buffer(name, (size,), category, dtype=dtype, persistent=category != "buffers", of=of, shard=((0, group),))
     return Ref(name, 0 if what == "part" else -1)
 
@@ -71,18 +84,18 @@ def step_op(kernel: Kernel, where: str = COMPUTE) -> Compute:
 def reduction(draft: Draft, bucket: Bucket) -> list[Op]:
     """Sum the gradients of a bucket over dp: in place, or into this rank's shard; from stage 2 on each microbatch adds to the shard."""
     layout, at = draft.layout, stage(draft.layout)
-    if layout.degrees.dp == 1:
+    if layout.degrees.dp == 1 or (bucket.experts and sharing(layout, bucket)[1] == 1):
         return []
     slot = 0 if at >= 2 else -1
     refs = tuple(Ref(n, slot) for n in bucket.gradients)
     where, label = stream(layout, REDUCE), Label(STEP)
     after = () if where == COMPUTE else (COMPUTE,)
     if not at:
-        return [collective(label, "all_reduce", "dp", refs, refs, where, after=after, axis="dp")]
+        return [collective(label, "all_reduce", EXPERT_REPLICAS if bucket.experts else "dp", refs, refs, where, after=after, axis="dp")]
     dtype = layout.optimizer.gradient
     shard = flat_shard(draft, bucket, "part" if at >= 2 else "grad", dtype)
-    ops: list[Op] = [collective(label, "reduce_scatter", shard_group(layout), refs, (shard,), where, after=after, axis="dp")]
-    if layout.zero.shard < layout.degrees.dp:
+    ops: list[Op] = [collective(label, "reduce_scatter", sharing(layout, bucket)[0], refs, (shard,), where, after=after, axis="dp")]
+    if layout.zero.shard < layout.degrees.dp and not bucket.experts:
         where = stream(layout, REPLICAS)
         ops.append(collective(label, "all_reduce", REPLICA, (shard,), (shard,), where, axis="dp"))
     if at >= 2:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from ..model.spec import Transformer
 from ..program.ops import Compute, DType, Label, Op, Ref
 from .attention import attention_core, packed_qkv
 from .draft import Draft, Stage, grad
 from .draft import compute as kernel_op
+from .experts import expert_layer
 from .latent import latent_qkv
 
 Branch = Callable[[int, Ref, Ref, Ref], list[Op]]  # layer, input, its gradient, output -> backward
@@ -117,7 +119,8 @@ class TransformerWriter:
         p = f"L{n}"
         middle, y = self.hidden(f"{p}.middle"), self.hidden(f"L{n + 1}.input")
         attention = self.branch(n, 1, x, middle, "proj", self.attention, self.model.biased("out"))
-        mlp = self.branch(n, 2, middle, y, "fc2", self.mlp, self.model.biased("down"))
+        feed_forward = partial(expert_layer, self) if self.model.sparse(n) else self.mlp
+        mlp = self.branch(n, 2, middle, y, "fc2", feed_forward, self.model.biased("down"))
         self.backward = mlp + attention
         return y
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ..errors import InvalidLayout, Violation
-from ..model.spec import Fixed, Mlp, Model, Transformer
+from ..model.spec import Experts, Fixed, Mlp, Model, Transformer
 from ..schedules import SCHEDULES, ScheduleInput
 from .layout import FULL, PARTS, Layout
 
@@ -21,7 +21,7 @@ def check(model: Model, layout: Layout) -> tuple[Violation, ...]:
     beyond = tuple(_sizes(model, layout))
     if beyond:
         return beyond
-    rules = (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model, _recompute, _kernels, _offload)
+    rules = (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model, _recompute, _kernels, _offload, _experts)
     return tuple(v for rule in rules for v in rule(model, layout))
 
 
@@ -170,7 +170,6 @@ def _dtypes(model: Model, layout: Layout) -> Iterator[Violation]:
 def _model(model: Model, layout: Layout) -> Iterator[Violation]:
     if isinstance(model, Mlp | Fixed):
         return
-    yield from _not_lowered(model)
     if model.heads % model.kv_heads:
         yield Violation("model.kv_heads", str(model.kv_heads), f"must divide model.heads={model.heads}", legal(divisors(model.heads), model.kv_heads))
     name, turned = ("latent.rope_dim", model.latent.rope_dim) if model.latent else ("head_dim", model.head_dim)
@@ -197,12 +196,6 @@ def _kernels(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("kernels.attention", kernels.attention, "needs a transformer", "legal: tiled")
 
 
-def _not_lowered(model: Transformer) -> Iterator[Violation]:
-    """Parts of a model whose sizes are known and whose kernels are not written yet."""
-    if model.experts:
-        yield Violation("model.experts", f"{model.experts.count} experts", "cannot be laid out yet", "only dense models can be run")
-
-
 def _offload(model: Model, layout: Layout) -> Iterator[Violation]:
     what, zero = layout.offload, layout.zero
     if isinstance(model, Fixed) and (what.optimizer or what.parameters):
@@ -212,3 +205,68 @@ def _offload(model: Model, layout: Layout) -> Iterator[Violation]:
     if what.parameters and zero.stage and layout.degrees.dp > 1:
         rule = f"is modelled for parameters that are whole on every replica, not with zero.stage={zero.stage}"
         yield Violation("offload.parameters", "true", rule, "legal: false, or zero.stage 0")
+
+
+def _experts(model: Model, layout: Layout) -> Iterator[Violation]:
+    """Expert parallelism re-tiles dp x cp and cuts the experts of a layer; a load must be one that topk different experts per token can have."""
+    degrees, routing = layout.degrees, layout.routing
+    if not isinstance(model, Transformer) or model.experts is None:
+        if degrees.ep > 1:
+            yield Violation("parallel.ep", str(degrees.ep), "needs experts, and this model has none", "legal: 1")
+        for name, value in (("load", routing.zipf or routing.shares), ("capacity", routing.capacity), ("max_nodes", routing.max_nodes)):
+            if value:
+                yield Violation(f"experts.{name}", str(value), "needs experts, and this model has none", "leave it out")
+        return
+    experts, replicas = model.experts, degrees.dp * degrees.cp
+    if replicas % degrees.ep:
+        yield Violation("parallel.ep", str(degrees.ep), f"must divide dp x cp = {replicas}", legal(divisors(replicas), degrees.ep))
+    if experts.count % degrees.ep:
+        yield Violation("parallel.ep", str(degrees.ep), f"must divide model.experts.count={experts.count}", legal(divisors(experts.count), degrees.ep))
+    if experts.topk > experts.count:
+        yield Violation("model.experts.topk", str(experts.topk), f"is more than model.experts.count={experts.count}", f"at most {experts.count}")
+    if model.biased("up") or model.biased("down"):
+        yield Violation("model.bias", str(model.bias).lower(), "cannot be laid out in the feed-forward of experts yet", "legal: false, qkv, attention")
+    zero = layout.zero
+    if degrees.ep > 1 and (zero.stage > 1 or (zero.stage and zero.shard < degrees.dp)):
+        way = "set zero.stage to 0 or 1, and zero.shard to auto"
+        yield Violation("zero.stage", str(zero.stage), f"is modelled for parallel.ep={degrees.ep} up to stage 1, shared by all replicas", way)
+    yield from _cut_experts(model, experts, layout)
+    yield from _routing(experts, layout)
+
+
+def _cut_experts(model: Transformer, experts: Experts, layout: Layout) -> Iterator[Violation]:
+    """Tensor parallelism cuts every expert; each rank routes its own part of the sequence (Megatron-LM asks for sequence parallelism, too)."""
+    tp = layout.degrees.tp
+    if tp == 1:
+        return
+    if not layout.tensor.sequence_parallel:
+        yield Violation("tensor.sequence_parallel", "false", f"must be true for experts with parallel.tp={tp}", "legal: true, or parallel.tp=1")
+    for name in ("ffn", "shared_ffn"):
+        size = getattr(experts, name)
+        if size % tp:
+            yield Violation("parallel.tp", str(tp), f"must divide model.experts.{name}={size}", legal(divisors(size), tp))
+
+
+def _routing(experts: Experts, layout: Layout) -> Iterator[Violation]:
+    routing = layout.routing
+    if routing.shares:
+        text = f"{len(routing.shares)} shares"
+        if len(routing.shares) != experts.count:
+            yield Violation("experts.load", text, f"must be one per expert, model.experts.count={experts.count}", f"legal: {experts.count} shares")
+        total = sum(routing.shares)
+        if min(routing.shares) < 0 or abs(total - 1) > 1e-3:
+            yield Violation("experts.load", text, f"must be parts of 1; they sum to {total:g}", "divide them by their sum")
+        elif max(routing.shares) > 1 / experts.topk + 1e-3:
+            rule = f"gives one expert {max(routing.shares):g} of all assignments, but each of a token's model.experts.topk={experts.topk} experts is another"
+            yield Violation("experts.load", text, rule, f"at most {1 / experts.topk:g} each")
+    if not 0 <= routing.zipf <= MOST_ZIPF:
+        yield Violation("experts.load", f"zipf {routing.zipf:g}", "is no exponent of experts' popularity", f"legal: 0 (even) to {MOST_ZIPF}")
+    if routing.max_nodes and routing.uneven:
+        yield Violation("experts.max_nodes", str(routing.max_nodes), "is modelled for a balanced load", "legal: null, or experts.load: balanced")
+    if routing.max_nodes and routing.capacity:
+        yield Violation("experts.max_nodes", str(routing.max_nodes), "is modelled without capacity", "legal: null, or experts.capacity: null")
+    if routing.max_nodes > experts.topk:
+        yield Violation("experts.max_nodes", str(routing.max_nodes), f"limits nothing beyond model.experts.topk={experts.topk}", f"at most {experts.topk}")
+
+
+MOST_ZIPF = 10

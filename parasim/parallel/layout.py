@@ -87,6 +87,25 @@ class Optimizer:
     master: bool = True
 
 
+@dataclass(frozen=True)
+class Routing:
+    """Where the tokens of expert layers go: evenly (zipf 0, no shares), in proportion to (expert + 1)^-zipf, or by given `shares` of assignments.
+
+    `capacity`: a rank sends an expert at most that many times its even share and drops the rest (0: dropless). `max_nodes`: the servers that one
+    token's experts are on at most, to each of which it is sent once (0: no limit).
+    """
+
+    zipf: float = 0.0
+    shares: tuple[float, ...] = ()
+    capacity: float = 0.0
+    max_nodes: int = 0
+
+    @property
+    def uneven(self) -> bool:
+        """Do some experts get more than others?"""
+        return bool(self.zipf) or len(set(self.shares)) > 1
+
+
 FULL = "full"
 PARTS: dict[str, tuple[str, ...]] = {  # module -> the parts of a layer it is made of, as buffers are named; Megatron-LM's names where it has them
     "layernorm": ("norm1", "norm2", "postnorm1", "postnorm2"),
@@ -145,6 +164,7 @@ class Layout:
     tensor: Tensor = field(default_factory=Tensor)
     recompute: Recompute = field(default_factory=Recompute)
     kernels: Kernels = field(default_factory=Kernels)
+    routing: Routing = field(default_factory=Routing)
     optimizer: Optimizer = field(default_factory=Optimizer)
     offload: Offload = field(default_factory=Offload)
 

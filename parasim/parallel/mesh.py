@@ -12,6 +12,7 @@ from .layout import Degrees
 
 IntArray = NDArray[np.int64]
 SHARD, REPLICA = "dp.shard", "dp.replica"  # the two halves of dp under HSDP
+EXPERT_REPLICAS = "edp"  # the ranks that hold the same experts
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,29 @@ class Mesh:
         for axis, size in self.factors:
             out[axis] = rank % size
             rank = rank // size
+        return out
+
+    @cached_property
+    def experts(self) -> dict[str, IntArray]:
+        """The groups of `ep` neighbours among the dp x cp replicas (cp fastest), and of those at the same place in theirs; named, int[k, size]."""
+        order = [a for a, _ in self.factors if a in ("cp", "dp")]
+        combined, stride = np.zeros(self.degrees.world, dtype=np.int64), 1
+        for axis in order:
+            combined += self.coordinates[axis] * stride
+            stride *= getattr(self.degrees, axis)
+        rest = np.zeros(self.degrees.world, dtype=np.int64)
+        for axis, size in self.factors:
+            if axis not in order:
+                rest = rest * size + self.coordinates[axis]
+        table = np.lexsort((combined, rest)).reshape(-1, stride // self.degrees.ep, self.degrees.ep)
+        groups = {"ep": table.reshape(-1, self.degrees.ep), EXPERT_REPLICAS: np.swapaxes(table, 1, 2).reshape(-1, table.shape[1])}
+        return {name: np.asarray(t[np.argsort(t[:, 0])]) for name, t in groups.items()}
+
+    @property
+    def expert_coordinate(self) -> IntArray:
+        """Place of every rank in its ep group, int[world]."""
+        out = np.empty(self.degrees.world, dtype=np.int64)
+        out[self.experts["ep"]] = np.arange(self.degrees.ep)
         return out
 
     def groups(self, axis: str) -> IntArray:

@@ -27,7 +27,7 @@ def ways_out(run: Run) -> list[Tried]:
     for overrides in _candidates(run):
         try:
             other = vary(run, overrides)
-            peak = max(memory_bound(p.resolved) for p in lower(_short(other)).programs)
+            peak = max(memory_bound(p.resolved) for p in lower(_short(other)).bound.programs)
             if peak <= capacity:
                 timeline = simulate(lower(other.plan), other.cluster, other.profile)
                 peak = max(p.nbytes for p in memory_peaks(timeline).values())

@@ -16,9 +16,9 @@ import numpy as np
 from ..errors import InvalidProgram, Violation
 from .digest import check_names
 from .edges import Resolved
-from .names import unresolved
+from .names import lost_rows, unresolved
 from .ops import P2P, Collective, Compute, Op, Ref
-from .sums import WHOLE, gradient_violations
+from .sums import EXPERTS, WHOLE, gradient_violations
 from .workload import Program, Workload
 
 
@@ -230,7 +230,7 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
     for rank, c in enumerate(workload.class_of_rank.tolist()):
         first.setdefault(c, rank)
     resolved: dict[int, Resolved] = {}
-    replicated = WHOLE in workload.groups and workload.groups[WHOLE].shape[1] > 1
+    replicated = [g for g in (WHOLE, EXPERTS) if g in workload.groups and workload.groups[g].shape[1] > 1]
     for c in first:
         try:
             resolved[c] = workload.programs[c].resolved
@@ -242,6 +242,7 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
     if len(named) == len(first):
         found += _channels(workload, first) + _collectives(workload, first)
     if len(resolved) == len(first):
+        found += lost_rows(workload)
         stuck = _Dry(workload, resolved, first).run()
         found += [Violation(f"rank {first[c]}", resolved[c].text(i), "can never start or end (deadlock in a dry run)") for c, i in stuck]
     return tuple(found)

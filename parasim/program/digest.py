@@ -79,7 +79,7 @@ def check_names(program: Program) -> None:
     for name, body in program.bodies.items():
         widest[name] = 0
         for op in body:
-            for ref in (*op.reads, *op.writes):
+            for ref in (*op.needs, *op.writes):
                 if ref.name not in program.buffers:
                     raise InvalidProgram(f"{describe(op)} of body {name}: buffer {ref.name} is used but not declared")
                 if not program.buffers[ref.name].persistent:
@@ -109,9 +109,9 @@ class Digest:
             written: set[Ref] = set()
             for op in body:
                 self.streams.setdefault(op.stream, len(self.streams))
-                for ref in (*op.reads, *op.writes):
+                for ref in (*op.needs, *op.writes):
                     touched.setdefault(ref.name, set()).add(op.stream)
-                leaves.update(r.name for r in op.reads if r not in written)
+                leaves.update(r.name for r in op.needs if r not in written)
                 written.update(op.writes)
                 if op.window:
                     windowed.update(r.name for r in op.writes)
@@ -129,19 +129,19 @@ class Digest:
         sites, tails, inner, saved = [], dict[int, int](), list[list[int]](), list[tuple[int, int, int, int]]()
         alive: dict[Ref, list[int]] = {}
         for p, op in enumerate(body):
-            reads = set(op.reads)
+            reads = set(op.needs)
             site = Site(
                 op,
                 p,
                 self.streams[op.stream],
-                self._uses(op.reads),
+                self._uses(op.needs),
                 self._uses(r for r in op.writes if r not in reads),
                 self._uses(r for r in op.writes if r in reads),
                 tuple((self.streams[f], tails.get(self.streams[f], -1)) for f in op.after),
             )
             if site.reads or site.fresh or site.updated or site.fences or op.window:
                 sites.append(site)
-            for ref in (*op.reads, *op.writes):
+            for ref in (*op.needs, *op.writes):
                 if ref.name in self.inner:
                     if ref not in reads:
                         alive[ref] = [self.names[ref.name], ref.slot, p, p]

@@ -86,6 +86,19 @@ KERNELS: dict[str, KernelSpec] = {
     "attention_context_grad": _spec(CORE, "do qkv", "dp", "dp = do v^T"),
     "causal_softmax": _spec("rows columns", "scores", "p", "softmax over the keys up to the query's position, zero after"),
     "causal_softmax_grad": _spec("rows columns", "dp p", "dscores", "p (dp - sum p dp)"),
+    # mixture of experts; chosen (rows, topk) names experts, their number where an assignment is dropped; counts are rows per expert, the last
+    # dimension the experts of this rank. The rows of all experts lie in one buffer: by expert, or where they have just arrived by source first
+    "route": _spec("rows experts topk capacity", "logits", "weights chosen counts", "the topk best scores (role softmax or sigmoid), divided by their sum"),
+    "route_grad": _spec("rows experts topk capacity", "dweights logits chosen", "dlogits", "derivative of the weights; what is chosen is constant"),
+    "permute": _spec("rows columns tokens", "x chosen counts", "y", "a copy of each token's row for every expert it is sent to, by expert"),
+    "permute_grad": _spec("rows columns tokens", "dy chosen counts", "dx", "dx = sum of a token's copies"),
+    "group": _spec("rows columns", "x counts", "y", "rows by source and expert -> by expert and source; counts (sources, experts)"),
+    "ungroup": _spec("rows columns", "x counts", "y", "the inverse of group"),
+    "grouped_linear": _spec("rows inner columns experts", "x w counts", "y", "linear with a weight (experts, inner, columns) per expert"),
+    "grouped_linear_input_grad": _spec("rows inner columns experts", "dy w counts", "dx", "as linear_input_grad"),
+    "grouped_linear_weight_grad": _spec("rows inner columns experts", "x dy counts gw?", "gw", "as linear_weight_grad"),
+    "combine": _spec("rows columns tokens", "x weights chosen", "y", "y = weighted sum of what a token's experts made; x as permute wrote it"),
+    "combine_grad": _spec("rows columns tokens", "dy x weights chosen", "dx dweights", "dx = weight dy, dweights = <dy, x>"),
     # dropout; the mask, a byte per element, is drawn from the buffer's name, the step and the microbatch: drawn again it is the same
     "dropout": _spec("elements", "x", "y mask", "y = x mask / (1 - rate)"),
     "dropout_grad": _spec("elements", "dy mask", "dx", "dx = dy mask / (1 - rate)"),

@@ -52,6 +52,8 @@ def _wrong_load(workload: Workload, c: int, op: Collective) -> list[Violation]:
     table = workload.loads.get(op.load)
     if table is None:
         fault = f"which the Workload does not have; known: {', '.join(workload.loads) or 'none'}"
+    elif table.ndim != 2:
+        fault = "which holds rows and not parts of an exchange"
     elif op.group in workload.groups and table.shape != (workload.groups[op.group].shape[1],) * 2:
         n = workload.groups[op.group].shape[1]
         fault = f"which is {' x '.join(map(str, table.shape))}; group {op.group} needs {n} x {n}"
@@ -60,3 +62,20 @@ def _wrong_load(workload: Workload, c: int, op: Collective) -> list[Violation]:
     else:
         return []
     return [Violation(f"class {c}", describe(op), f"names load table {op.load}, {fault}")]
+
+
+def lost_rows(workload: Workload) -> list[Violation]:
+    """Routed exchanges move what their buffers hold: over the receivers the parts of a sender sum to its read buffer, over the senders to the written."""
+    found: list[Violation] = []
+    classes = workload.bound.class_of_rank
+    first = {int(c): int((classes == c).argmax()) for c in set(classes.tolist())}
+    for c, rank in first.items() if any(t.ndim == 2 for t in workload.loads.values()) else ():
+        program = workload.bound.programs[c]
+        for op in (o for body in program.bodies.values() for o in body if isinstance(o, Collective) and o.load and o.splits):
+            table, at = workload.loads[op.load], workload.members(rank, op.group).tolist().index(rank)
+            whole = max(program.largest_nbytes(op.reads), program.largest_nbytes(op.writes))
+            for way, parts, refs in (("sends", table[at], op.reads), ("gets", table[:, at], op.writes)):
+                if abs(parts.sum() * whole - program.nbytes(refs)) > 1e-6 * whole:
+                    text = f"{way} {parts.sum() * whole:.0f} bytes by load table {op.load}, but its buffer has {program.nbytes(refs)}"
+                    found.append(Violation(f"rank {rank}", describe(op), text))
+    return found

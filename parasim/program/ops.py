@@ -97,6 +97,11 @@ class Compute(_Op):
         return tuple(out)
 
     @cached_property
+    def needs(self) -> tuple[Ref, ...]:
+        """What must be there when it runs."""
+        return self.reads
+
+    @cached_property
     def writes(self) -> tuple[Ref, ...]:
         """Every buffer written, in order of first write."""
         return tuple(dict.fromkeys(r for k in self.kernels for r in k.writes))
@@ -122,6 +127,11 @@ class Collective(_Op):
     load: str = ""
     root: int = 0
 
+    @property
+    def needs(self) -> tuple[Ref, ...]:
+        """What must be there when it runs: what it reads, and the counts."""
+        return (*self.reads, *(self.splits or ()))
+
 
 @dataclass(frozen=True)
 class Msg:
@@ -146,6 +156,11 @@ class P2P(_Op):
     @cached_property
     def writes(self) -> tuple[Ref, ...]:
         return tuple(m.buffer for m in self.recvs)
+
+    @cached_property
+    def needs(self) -> tuple[Ref, ...]:
+        """What must be there when it runs."""
+        return self.reads
 
 
 Op = Compute | Collective | P2P

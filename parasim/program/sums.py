@@ -6,7 +6,7 @@ Walked in list order, which the edges keep. Only ops that touch gradients, shard
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ..errors import Violation
@@ -15,11 +15,12 @@ from .text import describe
 from .workload import Call, Program
 
 WHOLE, PART, REPLICAS = "dp", "dp.shard", "dp.replica"  # groups: all replicas; those that share, and those that hold the same share
+EXPERTS = "edp"  # the replicas of experts that are spread over ep
 Touch = tuple[Op, tuple[Ref, ...], tuple[Ref, ...], bool]  # op, reads, writes (of one kernel or collective), is it a kernel
 
 
-def wrong_sums(program: Program, replicated: bool) -> list[tuple[str, str]]:
-    """(op or buffer, what is wrong). `replicated`: gradients are summed over dp."""
+def wrong_sums(program: Program, replicated: Collection[str]) -> list[tuple[str, str]]:
+    """(op or buffer, what is wrong). `replicated`: the groups over which gradients are summed."""
     walk = _Walk(program, replicated)
     for call in program.calls:
         for touch in walk.touches[call.body]:
@@ -37,11 +38,13 @@ class _Sum:
 
 
 class _Walk:
-    def __init__(self, program: Program, replicated: bool) -> None:
+    def __init__(self, program: Program, replicated: Collection[str]) -> None:
         self.program, self.replicated = program, replicated
         buffers = program.buffers
         self.total = {n for n, b in buffers.items() if b.category == "gradients" and b.persistent}
-        self.parts = {r.name for o in self._ops() if isinstance(o, Collective) and o.op == "reduce_scatter" and o.group in (WHOLE, PART) for r in o.writes}
+        self.parts = {
+            r.name for o in self._ops() if isinstance(o, Collective) and o.op == "reduce_scatter" and o.group in (WHOLE, PART, EXPERTS) for r in o.writes
+        }
         self.shards = {n: b.of for n, b in buffers.items() if b.of and b.category in ("buffers", "parameters") and n not in self.parts}
         parameters = {p for names in self.shards.values() for p in names}
         self.single = {n for b in buffers.values() for n in b.of if n in buffers and buffers[n].category == "gathered"} - parameters
@@ -68,7 +71,7 @@ class _Walk:
 
     def visit(self, call: Call, touch: Touch) -> None:
         op, reads, writes, kernel = touch
-        reduces = isinstance(op, Collective) and op.op in ("all_reduce", "reduce_scatter") and op.group in (WHOLE, PART, REPLICAS)
+        reduces = isinstance(op, Collective) and op.op in ("all_reduce", "reduce_scatter") and op.group in (WHOLE, PART, EXPERTS, REPLICAS)
         for ref in reads:
             name, key = ref.name, (ref.name, call.microbatches[ref.slot] if ref.slot >= 0 else -1)
             if name in self.total and not (kernel and ref in writes):
@@ -82,9 +85,13 @@ class _Walk:
         for ref in writes:
             self._written(call, op, ref, ref in reads, kernel)
 
+    def _group(self, gradient: str) -> str:
+        """The group of ranks that hold the same: experts that are spread over ep have fewer replicas."""
+        return EXPERTS if any(axis == "ep" for _, axis in self.program.buffers[gradient].shard) else WHOLE
+
     def _read_total(self, call: Call, op: Op, name: str) -> None:
         key = (name, call.step)
-        self.reduced[key] += isinstance(op, Collective) and op.group in (WHOLE, PART)
+        self.reduced[key] += isinstance(op, Collective) and op.group in ((EXPERTS,) if self._group(name) == EXPERTS else (WHOLE, PART))
         if self.done[key] != self.expected[key]:
             self.found.append((describe(op, call.microbatches), f"reads {name} after {self.done[key]} of {self.expected[key]} accumulations"))
 
@@ -100,7 +107,7 @@ class _Walk:
         if name in self.total and kernel and updated:
             self.done[name, call.step] += 1
         if name in self.single and kernel and not updated:
-            self._begin(key, 1 if self.replicated else 0)
+            self._begin(key, 1 if WHOLE in self.replicated else 0)
         elif name in self.single and key in self.sums and self.sums[key].reduced:
             self.found.append((describe(op, call.microbatches), f"adds to {name} after it was reduced"))
         if name in self.parts and isinstance(op, Collective) and op.op == "reduce_scatter":
@@ -124,9 +131,9 @@ class _Walk:
 
     def end(self) -> list[tuple[str, str]]:
         """Everything found."""
-        if self.replicated:
-            once = sorted(k for k in self.expected if not self.program.buffers[k[0]].of and self.reduced[k] != 1)
-            self.found += [(name, f"is reduced over {WHOLE} {self.reduced[name, step]} times in step {step}, due once") for name, step in once]
+        due = [k for k in self.expected if not self.program.buffers[k[0]].of and self._group(k[0]) in self.replicated]
+        once = sorted(k for k in due if self.reduced[k] != 1)
+        self.found += [(name, f"is reduced over {self._group(name)} {self.reduced[name, step]} times in step {step}, due once") for name, step in once]
         for key in list(self.sums):
             self._close(key)
         kept = [(p, shard) for p, shard in self.stale.items() if self.program.buffers[p].persistent]
@@ -140,6 +147,6 @@ def _touches(op: Op) -> list[Touch]:
     return [(op, op.reads, op.writes, False)]
 
 
-def gradient_violations(c: int, program: Program, replicated: bool) -> list[Violation]:
+def gradient_violations(c: int, program: Program, replicated: Collection[str]) -> list[Violation]:
     """`wrong_sums` of class `c`."""
     return [Violation(f"class {c}", what, text) for what, text in dict.fromkeys(wrong_sums(program, replicated))]

@@ -103,6 +103,7 @@ class Engine:
     def __init__(self, workload: Workload, cluster: Cluster, profile: Profile, *, folding: bool) -> None:
         if workload.world > len(cluster.devices):
             raise Refused([Violation("devices", str(workload.world), f"exceeds the {len(cluster.devices)} devices of cluster {cluster.name}")])
+        workload = workload.bound
         self.workload, self.cluster, self.profile = workload, cluster, profile
         self.env = simpy.Environment()
         self.traffic = Traffic(workload, cluster, profile)

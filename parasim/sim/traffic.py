@@ -205,7 +205,8 @@ def _transfers(program: Program) -> tuple[list[tuple[Collective, Size]], list[tu
 
 
 def collective_size(program: Program, op: Collective) -> Size:
-    """The larger of the two buffers of a collective, and the copies that servers make of it."""
-    read, written = program.nbytes(op.reads), program.nbytes(op.writes)
+    """The larger of the two buffers of a collective (with a load the largest of any member), and the copies that servers make of it."""
+    nbytes = program.largest_nbytes if op.load else program.nbytes
+    read, written = nbytes(op.reads), nbytes(op.writes)
     copies = written / read if op.copies == "per_node" and read and written else 1.0
     return Size(max(read, written), copies)

@@ -199,7 +199,6 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
     ("override", "message"),
     [
         ("parallel.cp=2", "parallel.cp=2 asks for context parallelism, which is not supported yet; supported: 1"),
-        ("parallel.ep=2", "parallel.ep=2 asks for expert parallelism, which is not supported yet; supported: 1"),
         (
             "pipeline.schedule=dualpipe",
             "pipeline.schedule=dualpipe asks for this schedule in a whole step (`parasim schedule` times it), which is not supported yet; "
@@ -209,7 +208,6 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
         ("tensor.style=all-gather", "tensor.style=all-gather asks for the column-parallel form, which is not supported yet; supported: megatron"),
         ("tensor.async=true", "tensor.async=true asks for overlap of tensor-parallel collectives, which is not supported yet; supported: false"),
         ("perturb=[{rank: 3, slowdown: 1.5}]", "perturb=(1 entries) asks for slow ranks, weak links and failed nodes, which is not supported yet; supported: []"),
-        ("experts.load={zipf: 1.2}", "experts.load={'zipf': 1.2} asks for experts, which is not supported yet; supported: balanced (the default, without effect for dense models)"),
     ],
 )  # fmt: skip
 def test_what_is_not_supported_yet_is_an_answer(override: str, message: str) -> None:
