@@ -91,6 +91,17 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("attention_context_grad", (B, S, A, K, D), 2 * PAIRS * D, 2 * (OUT + B * S * K * D + PAIRS)),
     ("causal_softmax", (R, C), 0, 2 * 2 * R * C),
     ("causal_softmax_grad", (R, C), 0, 2 * 3 * R * C),
+    ("route", (R, 8, 2, 0), 0, 2 * R * (8 + 2) + 4 * R * 2),
+    ("route_grad", (R, 8, 2, 0), 0, 2 * R * (2 * 8 + 2) + 4 * R * 2),
+    ("permute", (2 * R, C, R), 0, 2 * (2 * R + R) * C),  # a token read once, two copies written
+    ("permute_grad", (2 * R, C, R), 0, 2 * (2 * R + R) * C),
+    ("group", (R, C), 0, 2 * 2 * R * C),
+    ("ungroup", (R, C), 0, 2 * 2 * R * C),
+    ("grouped_linear", (R, N, C, 8), 2 * R * N * C, 2 * (R * N + 8 * N * C + R * C)),
+    ("grouped_linear_input_grad", (R, N, C, 8), 2 * R * N * C, 2 * (R * N + 8 * N * C + R * C)),
+    ("grouped_linear_weight_grad", (R, N, C, 8), 2 * R * N * C, 2 * (R * N + 2 * 8 * N * C + R * C)),
+    ("combine", (2 * R, C, R), 0, 2 * (2 * R + R) * C),
+    ("combine_grad", (2 * R, C, R), 0, 2 * (2 * 2 * R + R) * C),  # x and dx per copy, dy per token
     ("dropout", (C,), 0, (2 + 2 + 1) * C),
     ("dropout_grad", (C,), 0, (2 + 1 + 2) * C),
     ("dropout_add", (R, C), 0, 2 * (3 * R * C + C) + R * C),
