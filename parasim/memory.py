@@ -8,8 +8,9 @@ Host (offloaded) buffers have no index in CATEGORIES and stay outside.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from .program.workload import buffer_bytes
 from .timeline import Timeline
 
 Floats = NDArray[np.float64]
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,17 @@ class MemoryCurve:
 
 @dataclass(frozen=True)
 class MemoryPeak:
-    """The first instant at which a rank holds most: `nbytes` in all, `by_category` summing to it, and its `largest` (buffer name, bytes)."""
+    """The first instant at which a rank holds most: `nbytes` in all, `by_category` summing to it, and its `largest` (buffer name, bytes).
+
+    `buffers` are the parts of the category of that name (logits, buckets, workspace), the numbers in their names left out, largest first.
+    """
 
     rank: int
     time: float
     nbytes: float
     by_category: Mapping[str, float]
     largest: tuple[tuple[str, float], ...]
+    buffers: Mapping[str, float] = field(default_factory=dict)
 
 
 def memory_curve(timeline: Timeline, rank: int) -> MemoryCurve:
@@ -97,7 +103,18 @@ def _peak(rows: NDArray[Any], rank: int, names: tuple[str, ...], top: int) -> Me
     composition = {str(name): float(b) for name, b in zip(CATEGORIES, sums, strict=True)}
     order = np.argsort(-held, kind="stable")[:top]
     largest = tuple((names[i], float(held[i])) for i in order if held[i] > 0)
-    return MemoryPeak(rank, float(_finite(rows["time"])[at]), sum(composition.values()), composition, largest)
+    return MemoryPeak(rank, float(_finite(rows["time"])[at]), sum(composition.values()), composition, largest, _parts(alive, names))
+
+
+def _parts(alive: NDArray[Any], names: tuple[str, ...]) -> dict[str, float]:
+    """Bytes of category `buffers` by name, without the numbers in it ("dp.bucket3.grad" is a dp.bucket.grad)."""
+    mine = alive[alive["category"] == CATEGORIES.index("buffers")]
+    held = np.bincount(mine["buffer"], weights=mine["delta"], minlength=len(names))
+    out: dict[str, float] = {}
+    for i in np.flatnonzero(held > 0):
+        name = _NUMBER.sub("", names[i])
+        out[name] = out.get(name, 0.0) + float(held[i])
+    return dict(sorted(out.items(), key=lambda part: (-part[1], part[0])))
 
 
 def _finite(times: Floats) -> Floats:

@@ -200,6 +200,7 @@ class Report:
             "peak_stage": self.memory.stage,
             "peak_time_s": peak.time,
             "largest": [{"buffer": name, "bytes": nbytes} for name, nbytes in peak.largest],
+            "buffers_by_name": dict(peak.buffers),
             "excluded": list(self.memory.excluded),
         }
 

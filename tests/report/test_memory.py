@@ -8,8 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from timeline_sketch import Sketch
 
+from parasim.config import build
+from parasim.lowering import lower
 from parasim.memory import memory_curve, memory_peak, memory_peaks
 from parasim.program.ops import CATEGORIES
+from parasim.sim import simulate
 
 ACTIVATIONS, PARAMETERS = CATEGORIES.index("activations"), CATEGORIES.index("parameters")
 
@@ -91,3 +94,12 @@ def test_equals_counting_the_living(buffers: list[tuple[int, int, str, int]]) ->
     for k in range(20):
         held = curve.total[np.searchsorted(curve.times, k, "right") - 1] if k >= curve.times[0] else 0
         assert held == pytest.approx(living[k])
+
+
+def test_the_parts_of_buffers_at_the_peak_are_named() -> None:
+    """A short model with a wide vocabulary peaks in its head: 2 bytes each of logits and their gradient, 2,000 x 64 tokens."""
+    model = {"kind": "transformer", "layers": 1, "hidden": 16, "heads": 2, "vocab": 2000, "activation": "gelu"}
+    run = build({"model": model, "cluster": "h100-hgx-ib400", "devices": 1, "batch": {"global": 1, "sequence": 64}})
+    peak = memory_peak(simulate(lower(run.plan), run.cluster, run.profile), 0)
+    assert sum(peak.buffers.values()) == peak.by_category["buffers"]
+    assert peak.buffers["logits"] == peak.buffers["logits.grad"] == 2 * 2000 * 64
