@@ -96,6 +96,8 @@ CASES: dict[str, Case] = {
     "dp2-zero2": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 2)),
     "dp4-zero2-flat": Case(MLP, Degrees(dp=4), blocks=_data("flat", 2, 4)),
     "dp4-zero2-hsdp": Case(MLP, Degrees(dp=4), blocks=_data("bucketed", 2)),
+    "dp2-zero1-ahead": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 1, overlap_gather=True)),
+    "pp2-dp2-zero2-ahead": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 2, overlap_gather=True)),
     "dp2-zero3": Case(MLP, Degrees(dp=2), blocks=_data("bucketed", 3)),
     "dp4-zero3-ahead": Case(MLP, Degrees(dp=4), 1, _data("bucketed", 3, 4, prefetch=3, limit=4)),
     "dp4-zero3-hsdp": Case(MLP, Degrees(dp=4), blocks=_data("bucketed", 3)),
@@ -193,7 +195,7 @@ def prove(name: str, change: Callable[[Workload], Workload] = lambda w: w, timeo
 
     case = CASES[name]
     workload = change(lower(case.plan()))
-    ranks = spawn(distance, workload.world, workload, _reference(case, timeout), STEPS, timeout=timeout)
+    ranks = spawn(distance, workload.world, workload, _reference(case, timeout), STEPS // workload.steps, timeout=timeout)
     worst, where = max((difference, f"{buffer} on rank {r}") for r, (difference, buffer, _) in enumerate(ranks))
     return Proof(name, worst, where, tuple(left for _, _, names in ranks for left in names))
 

@@ -77,7 +77,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         precision=precision,
         linear=linear,
         data=_data(keys),
-        zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward),
+        zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward, zero.overlap_gather),
         pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer),
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
         recompute=_recompute(keys),
@@ -186,6 +186,8 @@ def _replicas(keys: RunKeys, layout: Layout) -> Iterator[str]:
     idle = [name for name in ("prefetch", "limit", "reshard_after_forward") if name in keys.zero.model_fields_set]
     if idle and layout.zero.stage < 3:
         yield f"zero.{', zero.'.join(idle)}: no effect below zero.stage 3"
+    if layout.zero.overlap_gather and layout.zero.stage not in (1, 2):
+        yield f"zero.overlap_gather: no effect at zero.stage {layout.zero.stage}, which gathers no parameters after the optimizer"
 
 
 def _stages(keys: RunKeys, layout: Layout) -> Iterator[str]:

@@ -258,6 +258,7 @@ class ZeroKeys(Block):
     prefetch: Natural = key(1, "layers gathered ahead (stage 3)", "layers")
     limit: Count = key(2, "gathered layers alive at once (stage 3)", "layers")
     reshard_after_forward: Flag = key(True, "whether gathered layers are freed after the forward (stage 3)")
+    overlap_gather: Flag = key(False, "whether parameters are gathered under the next step's forward (stages 1, 2); two steps are then simulated")
 
 
 class PipelineKeys(Block):

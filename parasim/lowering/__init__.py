@@ -24,8 +24,9 @@ from .gradients import gradients
 from .offload import offload
 from .precision import precision, weight_casts
 from .recompute import recompute
+from .repeat import twice
 from .schedule import schedule
-from .shards import stage
+from .shards import stage, steps
 from .tensor import tensor
 from .transfers import merge, transfers
 
@@ -41,6 +42,7 @@ PASSES = (
     offload,  # offload: copies to and from the host, its optimizer steps
     transfers,  # pipeline.comm: messages
     gather,  # zero 3: whole layers before their use
+    twice,  # zero: two steps where the parameter gather lies under the next forward
     merge,  # neighbours with one label become one op
     dims,  # kernel dims from local shapes
 )
@@ -57,8 +59,8 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
     programs = []
     for rank in range(pp):
         draft = Draft(plan, rank, [Stage(s, *b) for s, b in enumerate(bounds) if ranks_of_stage[s] == rank], ranks_of_stage)
-        for step in PASSES:
-            step(draft)
+        for work in PASSES:
+            work(draft)
         programs.append(draft.program())
     groups = {axis: mesh.groups(axis) for axis in ("tp", "dp", "pp") if getattr(layout.degrees, axis) > 1}
     if stage(layout) and layout.zero.shard < layout.degrees.dp:
@@ -67,8 +69,8 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
     groups |= {name: table for name, table in mesh.experts.items() if table.shape[1] > 1} if sparse and layout.degrees.ep > 1 else {}
     if ranks_of_stage[0] != ranks_of_stage[-1]:
         groups["embedding"] = mesh.groups("pp")[:, [ranks_of_stage[0], ranks_of_stage[-1]]]
-    steps = {b - a for a, b in pairwise(ranks_of_stage)} - {0}
-    peers = {f"pp{offset:+d}": mesh.peer("pp", offset) for offset in sorted({*steps, *(-s for s in steps)})}
+    hops = {b - a for a, b in pairwise(ranks_of_stage)} - {0}
+    peers = {f"pp{offset:+d}": mesh.peer("pp", offset) for offset in sorted({*hops, *(-h for h in hops)})}
     workload = Workload(
         programs=tuple(programs),
         class_of_rank=np.asarray(mesh.coordinates["pp"]),
@@ -76,6 +78,7 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
         peers=peers,
         coordinates={**mesh.coordinates, "ep": mesh.expert_coordinate} if sparse else mesh.coordinates,
         loads=loads(layout, sparse) if sparse else {},
+        steps=steps(layout),
     )
     violations = verify(workload) if check else ()
     if violations:

@@ -40,6 +40,11 @@ def stage(layout: Layout) -> int:
     return layout.zero.stage if layout.degrees.dp > 1 and layout.zero.shard > 1 else 0
 
 
+def steps(layout: Layout) -> int:
+    """Steps of the Workload: two where parameters are gathered under the next forward."""
+    return 2 if stage(layout) in (1, 2) and layout.zero.overlap_gather else 1
+
+
 def shard_group(layout: Layout) -> str:
     """The group that shares: all of dp, or a part of it."""
     return "dp" if layout.zero.shard == layout.degrees.dp else SHARD

@@ -151,6 +151,8 @@ def _zero(model: Model, layout: Layout) -> Iterator[Violation]:
     zero, dp = layout.zero, layout.degrees.dp
     if zero.stage and dp % zero.shard:
         yield Violation("zero.shard", str(zero.shard), f"must divide dp={dp}", legal(divisors(dp), zero.shard))
+    if zero.overlap_gather and not zero.overlap:
+        yield Violation("zero.overlap_gather", "true", "contradicts zero.overlap=false", "legal: false, or zero.overlap=true")
     if zero.stage == 3 and layout.linear == "fp8":
         rule = "shares out parameters, but precision=fp8 keeps whole fp8 copies of them through the step"
         yield Violation("zero.stage", "3", rule, "at most 2, or precision=bf16")

@@ -56,6 +56,7 @@ class Zero:
     prefetch: int = 1
     limit: int = 2
     reshard_after_forward: bool = True
+    overlap_gather: bool = False
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,7 @@ class RankTimes:
 def step_window(timeline: Timeline) -> Window:
     """From the end of the last step but one (zero where there is one step) to the end of the last.
 
+    With several, a step ends with the last op of a compute stream: what is in flight then lies under the next step, and counts there.
     Raises Refused for a timeline without ops.
     """
     if not len(timeline.ops):
@@ -86,6 +87,9 @@ def step_window(timeline: Timeline) -> Window:
     steps = timeline.ops["step"]
     last = int(steps.max())
     ends = timeline.ops["end"]
+    if last and COMPUTE_STREAM in timeline.streams:
+        mine = timeline.ops["stream"] == timeline.streams.index(COMPUTE_STREAM)
+        steps, ends = steps[mine], ends[mine]
     before = ends[steps < last]
     return Window(float(before.max()) if len(before) else 0.0, float(ends[steps == last].max()), last)
 

@@ -165,3 +165,33 @@ def test_whole_fp8_copies_are_at_odds_with_stage_3(cli: Cli) -> None:
 def test_shard_must_divide_dp(cli: Cli) -> None:
     answer = ran(cli, {"layers": 4, "parameters": 100}, 8, zero={"stage": 3, "shard": 3}, refused=True)
     assert "zero.shard=3 must divide dp=8; legal: 1, 2, 4, 8" in answer["err"]
+
+
+# ---- the parameter gather under the next forward
+
+
+@pytest.mark.parametrize(("ahead", "step"), [(False, 29e-3), (True, 26e-3)])
+def test_the_parameter_gather_under_the_next_forward(cli: Cli, ahead: bool, step: float) -> None:
+    """24 ms of compute; the last reduce-scatter sticks out, and 4 gathers of 1 ms, or the first of them alone. The traffic of a step is the same."""
+    model = {"layers": 4, "forward": "2 ms", "input_grad": "2 ms", "weight_grad": "2 ms", "parameters": 4 * 200_000_000}
+    report = ran(cli, model, 2, zero={"stage": 1, "overlap_gather": ahead}, dp={"mode": "per-parameter"})
+    assert report["step_time_s"] == pytest.approx(step, rel=1e-9)
+    assert report["time_s"]["compute"] == pytest.approx(24e-3, rel=1e-9)
+    assert report["time_s"]["exposed"]["dp"] == pytest.approx(step - 24e-3, rel=1e-9)
+    assert report["time_s"]["overlapped"]["dp"] == pytest.approx((6 if ahead else 3) * 1e-3, rel=1e-9)
+    assert report["comm_bytes"]["dp"] == pytest.approx(2 * 1.6e9 / 2, rel=1e-9)
+
+
+def test_a_pipeline_meets_before_the_optimizer(cli: Cli) -> None:
+    """Two ranks of two stages, 2 replicas: nothing of the next step is done in the bubble; (m + p - 1) of 4 x 6 ms / 2, then the reduction of the
+    first stage's first layer and the first gather of its parameters."""
+    model = {"layers": 4, "forward": "2 ms", "input_grad": "2 ms", "weight_grad": "2 ms", "parameters": 4 * 200_000_000}
+    more = {"parallel": {"pp": 2}, "dp": {"mode": "per-parameter"}, "batch": {"global": 8, "micro": 1}}
+    step = {a: ran(cli, model, 4, zero={"stage": 1, "overlap_gather": a}, **more)["step_time_s"] for a in (False, True)}
+    assert step[False] == pytest.approx((4 + 1) * 12e-3 + 1e-3 + 2e-3, rel=1e-9)
+    assert step[True] == pytest.approx((4 + 1) * 12e-3 + 1e-3 + 1e-3, rel=1e-9)
+
+
+def test_a_gather_without_overlap_cannot_lie_under_the_next_step(cli: Cli) -> None:
+    answer = ran(cli, {"layers": 4, "parameters": 100}, 8, zero={"stage": 1, "overlap": False, "overlap_gather": True}, refused=True)
+    assert "zero.overlap_gather=true contradicts zero.overlap=false" in answer["err"]

@@ -174,3 +174,17 @@ def test_a_tied_embedding_on_one_rank_is_gathered_for_both_its_uses() -> None:
     _, w = lowered("llama-tied", dp=2, zero={"stage": 3, "limit": 1})
     names = [r.name for o in w.programs[0].bodies["F0"] if dp(o, "all_gather") for r in o.writes]
     assert names.count("embedding.weight") == 2
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_forward_before_its_gather_is_found(stage: int) -> None:
+    """A step of old weights: the next step's first forward is called before the optimizer's call, or a gather of the first step is lost."""
+    _, w = lowered("mlp", dp=2, zero={"stage": stage, "overlap_gather": True})
+    assert w.steps == 2 and verify(w) == ()
+    p = w.programs[0]
+    calls = list(p.calls)
+    at = next(i for i, c in enumerate(calls) if c.step == 1)
+    lost = [*calls[: at - 1], calls[at - 1]._replace(body="lost"), *calls[at:]]
+    body = tuple(o for o in p.bodies["step"] if not dp(o, "all_gather"))
+    text = "\n".join(map(str, verify(replace(w, programs=(replace(p, calls=tuple(lost), bodies={**p.bodies, "lost": body}),)))))
+    assert "reads L0.fc1.weight before it is gathered from dp.bucket" in text

@@ -72,6 +72,7 @@ def layouts(draw: Any, worlds: tuple[int, ...]) -> dict[str, Any]:
     cuts = [(t, p, world // t // p) for t in (1, 2, 4) for p in (1, 2, 4) if world % (t * p) == 0]
     tp, pp, dp = draw(st.sampled_from(cuts))
     m = draw(st.integers(1, 4))
+    shards = [d for d in (1, 2, 4, 8) if dp % d == 0]
     return {
         "model": MODELS["mlp" if tp == 4 else draw(st.sampled_from(sorted(MODELS) if tp == 1 else ["gpt", "mlp"]))] | {},
         "cluster": "h100-hgx-ib400",
@@ -80,7 +81,7 @@ def layouts(draw: Any, worlds: tuple[int, ...]) -> dict[str, Any]:
         "parallel": {"tp": tp, "pp": pp, "dp": dp, "order": draw(st.sampled_from((["tp", "cp", "ep", "dp", "pp"], ["tp", "cp", "pp", "ep", "dp"])))},
         "tensor": {"sequence_parallel": tp > 1 and draw(st.booleans())},
         "pipeline": {"schedule": draw(st.sampled_from(("1f1b", "gpipe", "naive"))), "comm": draw(st.sampled_from(("async", "stream", "blocking")))},
-        "zero": {"stage": draw(st.integers(0, 1))},
+        "zero": {"stage": draw(st.integers(0, 3)), "shard": draw(st.sampled_from(shards)), "overlap_gather": draw(st.booleans())},
         "dp": {"mode": "bucketed", "bucket": "64 KiB"},
     }  # fmt: skip
 
