@@ -19,8 +19,8 @@ Rings = tuple[tuple[str, ...], ...]
 class Round(NamedTuple):
     """A part of a collective that moves all its bytes at one pace.
 
-    `steps` serial steps of the algorithm, `latency` the sum of the route latencies on its longest chain of dependent messages (s),
-    `weights[link]` bytes on that link and `sent` mean bytes leaving a rank, both per byte of the collective's buffer. `hidden`: the
+    `steps` serial steps of the algorithm, `across` of them between servers, `latency` the sum of the route latencies on its longest
+    chain of dependent messages (s), `weights[link]` bytes on that link and `sent` mean bytes leaving a rank, both per byte of the collective's buffer. `hidden`: the
     latency passes while bytes move, so that the longer of the two holds instead of their sum.
     """
 
@@ -29,6 +29,7 @@ class Round(NamedTuple):
     weights: Mapping[int, float]
     sent: float
     hidden: bool = False
+    across: int = 0
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _merge(same: Sequence[Round], mean: float, share: float) -> Round:
     for one in same:
         for link, weight in one.weights.items():
             weights[link] = weights.get(link, 0.0) + weight * share
-    return Round(same[0].steps, max(one.latency for one in same), weights, sum(one.sent for one in same) * mean)
+    return Round(same[0].steps, max(one.latency for one in same), weights, sum(one.sent for one in same) * mean, across=same[0].across)
 
 
 def _sum(stage: Sequence[Round]) -> Round:
@@ -123,7 +123,8 @@ def _sum(stage: Sequence[Round]) -> Round:
     for one in stage:
         for link, weight in one.weights.items():
             weights[link] = weights.get(link, 0.0) + weight
-    return Round(sum(one.steps for one in stage), sum(one.latency for one in stage), weights, sum(one.sent for one in stage))
+    steps, across = sum(one.steps for one in stage), sum(one.across for one in stage)
+    return Round(steps, sum(one.latency for one in stage), weights, sum(one.sent for one in stage), across=across)
 
 
 def _chunked(stages: Sequence[Round]) -> list[Round]:

@@ -19,9 +19,6 @@ from .group import Algorithm, Group, Rings, Round
 from .selection import Choice, call_of, choices, named, ring_order
 from .torus import stripes
 
-FILLED = frozenset({"tree", "nvls-tree"})  # a pipeline from the leaves to the root must fill; on a ring all ports work from the first step
-
-
 @dataclass(frozen=True)
 class Phase:
     """First `latency` seconds, then `bytes` of progress: those of the link that is tightest when nothing else moves.
@@ -155,31 +152,34 @@ def fastest(plans: Sequence[CollectivePlan], cluster: Cluster, profile: Profile)
 
 
 class Start(NamedTuple):
-    """What a call costs beside its bytes at full rate (s): `call` once, `latency` of its messages in a row, and how its protocols start.
+    """What a call costs alone on the network (s): `call` once, `latency` of its messages in a row, `per_byte` at full rate, and its protocols.
 
-    Small messages go by a protocol of short latencies and dear bytes (they take 1 + `small` times as long), large ones by one of full rate
-    and long latencies (by `large` seconds), as NCCL's LL and Simple do; the cheaper one holds. `per_byte` are seconds at full rate.
-    Up to `short` bytes the call costs `short_call` more. `hidden`: latency passes while bytes move, the longer of the two holds.
+    Small messages go by a protocol of short latencies and dear bytes: they take `small` more per byte. Large ones go by one of full rate
+    and long latencies, which take `large` seconds more; what passes of them while bytes move is `overlap` times as long as these move.
+    The cheaper one holds, as NCCL chooses between LL and Simple. Up to `short` bytes the call costs `short_call` more.
     """
 
     call: float
     latency: float
     per_byte: float
-    small: float
-    large: float
+    small: float | None = None
+    large: float = 0.0
+    overlap: float = 0.0
     short: float = 0.0
     short_call: float = 0.0
-    hidden: bool = False
 
-    def beyond(self, nbytes: float) -> float:
-        """Seconds beyond latency and full rate: the call's own and those of the better protocol."""
-        call = self.call + (self.short_call if nbytes <= self.short else 0.0)
-        return call + min(self.small * nbytes * self.per_byte, self.large) if self.large else call
+    def started(self, nbytes: float) -> float:
+        """Seconds of the call's own."""
+        return self.call + (self.short_call if nbytes <= self.short else 0.0)
+
+    def waiting(self, nbytes: float) -> float:
+        """Seconds of latency that do not pass while bytes move at full rate, by the better protocol."""
+        large = max(0.0, self.latency + self.large - self.overlap * nbytes * self.per_byte)
+        return large if self.small is None else min(large, self.latency + nbytes * self.small)
 
     def seconds(self, nbytes: float) -> float:
         """The whole call, alone on the network."""
-        moving = nbytes * self.per_byte
-        return self.beyond(nbytes) + (max(self.latency, moving) if self.hidden else self.latency + moving)
+        return self.started(nbytes) + self.waiting(nbytes) + nbytes * self.per_byte
 
 
 def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, profile: Profile) -> tuple[tuple[Phase, ...], Start]:
@@ -190,17 +190,27 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     capacities = capacity(group.cluster, profile)
     phases = tuple(_phase(r, r.latency + r.steps * step, factor, capacities) for r in rounds)
     call = profile.get(f"collective.{op}.latency", 0.0) + profile.get(f"{at}.latency", 0.0)
-    post = 0.0
+    short, short_call = 0.0, 0.0
     if op == "all_to_all":
         peers = group.size - min(map(len, group.blocks()))
         call += profile.get("p2p.post", 0.0) * peers
-        post = profile.get("p2p.short_post", 0.0) * peers
+        short, short_call = profile.get("p2p.short_bytes", 0.0) * group.size, profile.get("p2p.short_post", 0.0) * peers
     per_byte = sum(_moving(phase, capacities) for phase in phases)
+    fastest = profile.get(f"{at}.bandwidth", 0.0)
+    if fastest and 0 < per_byte < 1 / fastest:
+        phases = tuple(replace(phase, bytes=phase.bytes / (fastest * per_byte)) for phase in phases)
+        per_byte = 1 / fastest
     latency = sum(phase.latency for phase in phases)
-    fill = latency if algorithm in FILLED else latency / max(1, sum(r.steps for r in rounds))
-    small, large = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.large_message_latency", 0.0) * fill
-    short = profile.get("p2p.short_bytes", 0.0) * group.size if post else 0.0
-    return phases, Start(call, latency, per_byte, small, large, short, post, all(r.hidden for r in rounds))
+    steps, across = sum(r.steps for r in rounds), sum(r.across for r in rounds)
+    large = steps * profile.get(f"{at}.large_step_latency", 0.0) + across * profile.get(f"{at}.large_message_latency", 0.0)
+    overlap = 1.0 if all(r.hidden for r in rounds) else profile.get(f"{at}.hidden_latency", 0.0) if across else 0.0
+    return phases, Start(call, latency, per_byte, _small(at, per_byte, steps, profile), large, overlap, short, short_call)
+
+
+def _small(at: str, per_byte: float, steps: int, profile: Profile) -> float | None:
+    """Seconds more per byte by the protocol for small messages: dearer bytes and, where a message passes whole from hop to hop, each hop's."""
+    cost, hop = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.hop_bandwidth", 0.0)
+    return cost * per_byte + (steps / hop if hop else 0.0) if cost or hop else None
 
 
 def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float64]) -> Phase:
@@ -222,11 +232,10 @@ def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float
 def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile) -> CollectivePlan:
     """The plan of `rounds` for `nbytes`. What the start costs is latency of the first phase, so that no byte is counted twice on a link."""
     phases, start = phases_of(op, choice.name, rounds, group, profile)
-    sized = [replace(phase, bytes=phase.bytes * nbytes) for phase in phases]
-    if start.hidden:
-        capacities = capacity(group.cluster, profile)
-        sized = [replace(phase, latency=max(0.0, phase.latency - _moving(phase, capacities))) for phase in sized]
-    sized[0] = replace(sized[0], latency=sized[0].latency + start.beyond(nbytes))
+    waiting = start.waiting(nbytes)
+    share = min(1.0, waiting / start.latency) if start.latency else 0.0
+    sized = [replace(phase, bytes=phase.bytes * nbytes, latency=phase.latency * share) for phase in phases]
+    sized[0] = replace(sized[0], latency=sized[0].latency + start.started(nbytes) + max(0.0, waiting - start.latency))
     return CollectivePlan(op, choice.name, choice.reason, tuple(sized), nbytes * sum(r.sent for r in rounds))
 
 

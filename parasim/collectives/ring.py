@@ -54,7 +54,15 @@ def _around(group: Group, steps: int) -> Round:
     pairs = Counter(chain.from_iterable(rings))
     hops = dict(zip(pairs, group.hops(list(pairs)), strict=True))
     latency = max(_walk([hops[pair] for pair in ring], steps) for ring in rings)
-    return Round(steps, latency, group.loads((a, b, times * part) for (a, b), times in pairs.items()), steps / n)
+    loads = group.loads((a, b, times * part) for (a, b), times in pairs.items())
+    return Round(steps, latency, loads, steps / n, across=_crossings(group, steps))
+
+
+def _crossings(group: Group, steps: int) -> int:
+    """How often a chunk changes servers in `steps` steps around a ring that passes each server once, at most."""
+    servers = len(group.blocks())
+    turns, rest = divmod(steps, group.size)
+    return servers * turns + min(rest, servers) if servers > 1 else 0
 
 
 def _walk(hops: Sequence[float], steps: int) -> float:
@@ -70,7 +78,7 @@ def _chain(group: Group, chains: Sequence[Sequence[str]]) -> Round:
     n, part = group.size, 1 / len(chains)
     flows = [(a, b, part) for chain in chains for a, b in pairwise(chain)]
     latency = max(sum(group.hop(a, b) for a, b in pairwise(chain)) for chain in chains)
-    return Round(n - 1, latency, group.loads(flows), (n - 1) / n)
+    return Round(n - 1, latency, group.loads(flows), (n - 1) / n, across=len(group.blocks()) - 1)
 
 
 def _rotated(ring: Sequence[str], start: int) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def _up_and_down(group: Group, blocks: list[list[str]]) -> list[Round]:
     """2 x (chain inside + depth of the tree) steps in a row."""
     channels = min(len(block) for block in blocks)
     flows: Counter[tuple[str, str]] = Counter()
-    deepest, steps = 0.0, 0
+    deepest, steps, across = 0.0, 0, 0
     for channel in range(channels):
         chains = _chains(blocks, channel)
         heads = [chain[-1] for chain in chains]
@@ -79,10 +79,11 @@ def _up_and_down(group: Group, blocks: list[list[str]]) -> list[Round]:
             flows.update((heads[child], heads[up]) for child, up in parents.items())
             climb, depth = _deepest(group, heads, parents)
             deepest = max(deepest, 2 * (inside + climb))
-            steps = max(steps, 2 * (depth + max(map(len, chains)) - 1))
+            steps, across = max(steps, 2 * (depth + max(map(len, chains)) - 1)), max(across, 2 * depth)
     half = 1 / channels / 2  # what one count stands for: a tree carries half of its channel's part, a chain both halves
     loads = group.loads((*way, times * half) for (a, b), times in flows.items() for way in ((a, b), (b, a)))
-    return [Round(steps, deepest, loads, 2 * half * flows.total() / group.size)]
+    servers = len({group.cluster.node_of[block[0]] for block in blocks})
+    return [Round(steps, deepest, loads, 2 * half * flows.total() / group.size, across=across if servers > 1 else 0)]
 
 
 def _chains(blocks: Sequence[list[str]], channel: int) -> list[list[str]]:
