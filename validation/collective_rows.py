@@ -41,7 +41,7 @@ OPS = {
     "p2p_copy": "copy",
 }
 CLASSES: dict[str, float] = {"< 64 KiB": 1 << 16, "64 KiB - 1 MiB": 1 << 20, "1 - 16 MiB": 1 << 24, "16 - 256 MiB": 1 << 28, "> 256 MiB": math.inf}
-BITS = 1e9 / 8
+LARGE = 1 << 30  # bytes at which ratios of bandwidths are compared where a row gives no size
 
 
 def size_class(nbytes: float) -> str:
@@ -103,6 +103,17 @@ def _number(data: Mapping[str, Any], key: str) -> float | None:
     return float(value) if plain and math.isfinite(value) and value > 0 else None
 
 
+def _size(data: Mapping[str, Any]) -> float | None:
+    """bytes, else a time times a bandwidth."""
+    size, time = _number(data, "bytes"), _number(data, "time_us")
+    if size is not None or time is None or data.get("bytes") is not None:
+        return size
+    algbw, busbw, ranks = _number(data, "algbw_gbs"), _number(data, "busbw_gbs"), _number(data, "gpus")
+    if algbw is None and busbw is not None and ranks is not None and ranks >= 2:
+        algbw = busbw / busbw_factor(OPS.get(str(data.get("op")), ""), int(ranks))
+    return None if algbw is None else max(1.0, round(time * 1e-6 * algbw * 1e9))
+
+
 def _seconds(data: Mapping[str, Any]) -> float | None:
     """time_us, else bytes over a bandwidth: algbw, or busbw with nccl-tests' factor."""
     time, size = _number(data, "time_us"), _number(data, "bytes")
@@ -119,12 +130,16 @@ def _seconds(data: Mapping[str, Any]) -> float | None:
 def to_case(row: Measured) -> Case:
     """The row as a case. Raises `NotModelled` with the reason for what cannot be predicted."""
     data = row.data
-    op, size, ranks = OPS.get(str(data.get("op")).lower()), _number(data, "bytes"), _number(data, "gpus")
+    op, size, ranks = OPS.get(str(data.get("op")).lower()), _size(data), _number(data, "gpus")
     if op is None:
         raise NotModelled(f"op {data.get('op')!r} is no collective of parasim; known: {', '.join(OPS)}")
-    if size is None:
-        raise NotModelled(f"bytes {data.get('bytes')!r} is no size")
     notes: list[str] = []
+    if size is None and data.get("bytes") is None and row.seconds is None and row.ratio is not None:
+        size = float(LARGE)
+        notes.append("ratios of bandwidths without a size: those of 1 GiB")
+    if size is None:
+        also = "" if data.get("bytes") is not None else ", nor do a time and a bandwidth give one: a bandwidth alone says no size and no time"
+        raise NotModelled(f"bytes {data.get('bytes')!r} is no size{also}")
     if ranks is None and op == "copy":
         ranks = 2.0
     if ranks is None or ranks < 2 or ranks % 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +31,9 @@ def network(
     names: Annotated[list[str] | None, typer.Argument(help="profiles to fit; omitted: all recipes")] = None,
     out: Annotated[Path, typer.Option(help="folder that the profiles are written to")] = PROFILES,
     check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where the fit differs from the file")] = False,
-    cross: Annotated[bool, typer.Option("--cross", help="also fit without every fourth size and predict those")] = False,
+    cross: Annotated[
+        bool, typer.Option("--cross", help="also fit without every fourth size, one op, one number of ranks, one system, and predict those")
+    ] = False,
 ) -> None:
     """Fit the network numbers of the profiles of the catalog."""
     recipes = yaml.safe_load(RECIPES.read_text(encoding="utf-8"))["profiles"]
@@ -97,21 +99,30 @@ def points_of(recipe: Mapping[str, Any]) -> Iterator[Point]:
             if ranks not in clusters:
                 clusters[ranks] = load_cluster(recipe["cluster"], ranks)
             if row.seconds is not None:
-                yield Point(OPS[row.data["op"]], int(row.data["bytes"]), ranks, clusters[ranks], row.seconds)
+                yield Point(OPS[row.data["op"]], int(row.data["bytes"]), ranks, clusters[ranks], row.seconds, str(row.data["system"]))
 
 
 def errors_of(fit: Fit, fitted: Profile, cross: bool) -> list[Errors]:
-    """Errors of the fit at its own points and, with `cross`, at sizes it did not see."""
+    """Errors of the fit at its own points and, with `cross`, at those that a fit did not see: a quarter of the sizes, an op, ranks, a system."""
     if not fit.points:
         return []
     out = [Errors("fit", fit.points, _errors(fit.points, fitted))]
-    sizes = sorted({p.nbytes for p in fit.points})
-    for fold in range(FOLDS if cross and len(sizes) > FOLDS else 0):
-        hidden = set(sizes[fold::FOLDS])
-        seen = replace(fit, points=[p for p in fit.points if p.nbytes not in hidden])
-        unseen = [p for p in fit.points if p.nbytes in hidden]
-        out.append(Errors("left out", unseen, _errors(unseen, seen.fitted())))
+    for title, hidden in _folds(fit.points) if cross else ():
+        seen = replace(fit, points=[p for p in fit.points if not hidden(p)])
+        unseen = [p for p in fit.points if hidden(p)]
+        out.append(Errors(f"left out: {title}", unseen, _errors(unseen, seen.fitted())))
     return out
+
+
+def _folds(points: Sequence[Point]) -> Iterator[tuple[str, Callable[[Point], bool]]]:
+    """What is hidden in turn. An op whose numbers no other op has (all_to_all, sendrecv) always stays."""
+    sizes = sorted({p.nbytes for p in points})
+    for fold in range(FOLDS if len(sizes) > FOLDS else 0):
+        yield "size", lambda p, hidden=frozenset(sizes[fold::FOLDS]): p.nbytes in hidden
+    for title in ("op", "ranks", "system"):
+        values = sorted({getattr(p, title) for p in points} - {"all_to_all", "sendrecv"})
+        for value in values if len(values) > 1 else ():
+            yield title, lambda p, title=title, value=value: getattr(p, title) == value
 
 
 def _errors(points: Sequence[Point], profile: Profile) -> Array:
@@ -125,4 +136,4 @@ def print_errors(tables: Sequence[Errors]) -> None:
         for name in CLASSES:
             errors = [e for p, e in rows if size_class(p.nbytes) == name]
             if errors:
-                typer.echo(f"{title:9} {name:16} {len(errors):4} rows, |error| median {np.median(np.abs(errors)):6.1%}, bias {np.median(errors):+6.1%}")
+                typer.echo(f"{title:17} {name:16} {len(errors):4} rows, |error| median {np.median(np.abs(errors)):6.1%}, bias {np.median(errors):+6.1%}")

@@ -24,13 +24,14 @@ SOFT = 0.15  # log ratio from which a row pulls linearly
 
 @dataclass(frozen=True)
 class Point:
-    """One measured collective: `op` as parasim names it (or "sendrecv"), the larger buffer, ranks and their servers, seconds."""
+    """One measured collective: `op` as parasim names it (or "sendrecv"), the larger buffer, ranks and their servers, seconds, where."""
 
     op: str
     nbytes: int
     ranks: int
     cluster: Cluster
     measured: float
+    system: str = ""
 
 
 def predict(points: Sequence[Point], profile: Profile) -> Array:

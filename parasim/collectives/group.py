@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..topology.cluster import LINK_KINDS, MANY, Cluster
+from ..topology.rings import rings
 
 Rings = tuple[tuple[str, ...], ...]
 
@@ -140,14 +141,23 @@ def rails(members: tuple[str, ...], cluster: Cluster) -> Rings:
     """Rings that pass each server once: as many as the least populated server has members, each leaving it by another member's port.
 
     A ring enters a server where it left the one before (the same position in both, hence the same rail), and leaves it elsewhere, so
-    that R rings load R network ports alike and once per direction, as NCCL's channels do. One server: one ring.
+    that R rings load R network ports alike and once per direction, as NCCL's channels do. One server: one ring, or over direct cables as many
+    as share none (a hybrid cube mesh, xGMI).
     """
     parts = blocks(members, cluster)
+    if len(parts) == 1 and (direct := _direct(members, cluster)):
+        return direct
     count = min(len(part) for part in parts) if len(parts) > 1 else 1
     offsets = [i % 2 for i in range(len(parts))]
     if len(parts) % 2 and len(parts) > 1:
         offsets[-1] = 2
     return tuple(_ring(parts, [(r + offset) % count for offset in offsets]) for r in range(count))
+
+
+@lru_cache(maxsize=64)
+def _direct(members: tuple[str, ...], cluster: Cluster) -> Rings:
+    """Rings over the direct cables of one server; the search is kept, since every call of a group asks for the same."""
+    return rings(cluster, members)
 
 
 def _ring(parts: list[list[str]], crossings: list[int]) -> tuple[str, ...]:

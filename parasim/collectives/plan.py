@@ -19,6 +19,7 @@ from .group import Algorithm, Group, Rings, Round
 from .selection import Choice, call_of, choices, named, ring_order
 from .torus import stripes
 
+
 @dataclass(frozen=True)
 class Phase:
     """First `latency` seconds, then `bytes` of progress: those of the link that is tightest when nothing else moves.

@@ -78,7 +78,9 @@ KEYS: dict[str, Key] = {
     "algorithm.<algorithm>.bandwidth_factor": Key(1.0, "1", "fraction of the bandwidth that the algorithm reaches", True),
     "algorithm.<algorithm>.bandwidth": Key(0.0, "B/s", "bytes of the buffer per second at most, as what reduces and copies them can; 0: no limit"),
     "algorithm.<algorithm>.small_message_cost": Key(0.0, "1", "bytes of its protocol for small messages take 1 + x times as long"),
-    "algorithm.<algorithm>.hop_bandwidth": Key(0.0, "B/s", "by its protocol for small messages a buffer passes whole from hop to hop at this rate; 0: cut through"),
+    "algorithm.<algorithm>.hop_bandwidth": Key(
+        0.0, "B/s", "by its protocol for small messages a buffer passes whole from hop to hop at this rate; 0: cut through"
+    ),
     "algorithm.<algorithm>.large_step_latency": Key(0.0, "s", "added per step by its protocol for large messages"),
     "algorithm.<algorithm>.large_message_latency": Key(0.0, "s", "added by that protocol per step between servers"),
     "algorithm.<algorithm>.hidden_latency": Key(0.0, "1", "between servers, seconds of that protocol's latency that pass per second in which bytes move"),

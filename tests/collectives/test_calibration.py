@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -80,36 +81,62 @@ def test_profiles_know_every_algorithm() -> None:
     assert sorted({name for named in ALGORITHMS.values() for name in named}) == sorted(COLLECTIVE_ALGORITHMS)
 
 
-def test_small_and_large_messages_go_by_the_better_protocol() -> None:
-    """t = call + latency + bytes/rate + min(small x bytes/rate, large x one hop) on a ring, whose hops are alike here."""
-    cluster = load_cluster("h100-hgx-ib400", 8)
-    law = {"latency": 10e-6, "small_message_cost": 4.0, "large_message_latency": 50.0}
-    profile = Profile(
-        "two protocols", "nccl", {f"algorithm.ring.{k}": Number(v, "1", "x", "assumed") for k, v in law.items()}, algorithms={"all_gather": "ring"}
+def profile_of(**numbers: float) -> Profile:
+    """Numbers `algorithm__ring__latency` and so on, whatever their unit."""
+    return Profile(
+        "two protocols", "nccl", {k.replace("__", ".").replace("nvls.tree", "nvls-tree"): Number(v, "1", "x", "assumed") for k, v in numbers.items()}
     )
-    hop = 1e-6  # through NVSwitch
+
+
+def test_small_and_large_messages_go_by_the_better_protocol() -> None:
+    """t = call + latency + bytes/rate + min(small x bytes/rate, steps x large) in one server."""
+    cluster = load_cluster("h100-hgx-ib400", 8)
+    profile = profile_of(algorithm__ring__latency=10e-6, algorithm__ring__small_message_cost=4.0, algorithm__ring__large_step_latency=7e-6)
     for size in (2**10, 2**20, 2**30):
         moving = size * 7 / 8 / 450e9
-        expected = 10e-6 + 7 * hop + moving + min(4 * moving, 50 * hop)
-        made = plan("all_gather", size, cluster.devices, cluster, profile)
+        expected = 10e-6 + 7 * 1e-6 + moving + min(4 * moving, 7 * 7e-6)  # 7 hops of 1 us through NVSwitch
+        made = plan("all_gather", size, cluster.devices, cluster, profile, "ring")
         assert seconds(made, cluster, profile) == pytest.approx(expected, rel=1e-9)
         assert max(phase.bytes * weight for phase in made.phases for _, weight in phase.weights) == pytest.approx(size * 7 / 8)  # counted once
 
 
-def test_a_trees_pipeline_fills_with_its_depth() -> None:
-    """What starting large messages costs grows with the way to the root of a tree, and stays one hop on a ring."""
-    profile = Profile("fill", "nccl", {f"algorithm.{a}.{k}": Number(v, "1", "x", "assumed") for a in ("ring", "tree") for k, v in FILL.items()})
-    cluster = load_cluster("polaris-slingshot", 128)
-    start = {}
-    for algorithm in ("ring", "tree"):
-        for ranks in (8, 128):
-            bare = [seconds(plan("all_reduce", 2**34, cluster.devices[:ranks], cluster, p, algorithm), cluster, p) for p in (profile, datasheet())]
-            start[algorithm, ranks] = bare[0] - bare[1]
-    assert start["tree", 128] > 2 * start["tree", 8]
-    assert start["ring", 128] == pytest.approx(start["ring", 8], rel=0.3)
+def test_latency_between_servers_passes_while_bytes_move() -> None:
+    """A ring over m servers of g: (mg - 1) steps, m of each mg between servers. Half of the bytes' time hides latency: max(B, L + B/2)."""
+    cluster = load_cluster("h100-hgx-ib400", 32)
+    bare = datasheet()
+    profile = profile_of(algorithm__ring__large_step_latency=3e-6, algorithm__ring__large_message_latency=50e-6, algorithm__ring__hidden_latency=0.5)
+    for size in (2**20, 2**26, 2**32):
+        start = seconds(plan("all_gather", 0.001, cluster.devices, cluster, bare, "ring"), cluster, bare)
+        moving = seconds(plan("all_gather", size, cluster.devices, cluster, bare, "ring"), cluster, bare) - start
+        latency = start + 31 * 3e-6 + 4 * 50e-6
+        made = plan("all_gather", size, cluster.devices, cluster, profile, "ring")
+        assert seconds(made, cluster, profile) == pytest.approx(max(moving, latency + moving / 2), rel=1e-6)
 
 
-FILL = {"small_message_cost": 1e6, "large_message_latency": 10.0}
+def test_a_tree_passes_small_messages_whole_from_hop_to_hop_and_has_a_rate_of_its_own() -> None:
+    """Two servers of 4: 2 x (3 hops inside + 1 between); small: 8 S / hop rate more; large: 2 hops between; the buffer at most at its rate."""
+    cluster = load_cluster("polaris-slingshot", 8)
+    bare, size = datasheet(), 2**14
+    profile = profile_of(algorithm__tree__hop_bandwidth=2e9, algorithm__tree__large_message_latency=1e-3, algorithm__tree__bandwidth=10e9)
+    start = seconds(plan("all_reduce", 0.001, cluster.devices, cluster, bare, "tree"), cluster, bare)
+    for nbytes, expected in ((size, start + 8 * size / 2e9 + size / 10e9), (2**30, start + 2 * 1e-3 + 2**30 / 10e9)):
+        made = plan("all_reduce", nbytes, cluster.devices, cluster, profile, "tree")
+        assert seconds(made, cluster, profile) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [8, 2**16, 2**20, 2**24, 2**30])
+def test_an_all_reduce_takes_longer_on_more_servers(size: int) -> None:
+    """As rules of thumb have it: trees add the same for every doubling of the servers, rings the same for every server, large ones reach a plateau."""
+    profile = load_profile("nccl-h100")
+    times = []
+    for nodes in (1, 2, 4, 8, 16, 32, 64):
+        cluster = load_cluster("h100-hgx-ib400", 8 * nodes)
+        times.append(seconds(plan("all_reduce", float(size), cluster.devices, cluster, profile), cluster, profile))
+    assert all(b > a for a, b in pairwise(times))
+    assert times[-1] < (12 if size < 2**24 else 4 if size < 2**30 else 1.6) * times[0]
+    if size <= 2**16:
+        growth = [b - a for a, b in pairwise(times[1:])]
+        assert max(growth) < 2 * min(growth)  # one hop up and one down for every doubling
 
 
 def test_messages_share_channels() -> None:

@@ -91,6 +91,17 @@ def test_systems_are_found_by_their_words(text: str, nodes: int, ranks: int, pro
     assert {link.bandwidth for link in built.links if link.kind == kind} == {bandwidth}
 
 
+def test_rows_without_a_size(tmp_path: Path) -> None:
+    """A time and a bandwidth give the size (5 ms at busbw 175 over 8 ranks, 7/8 for all_gather: 1 GB); a ratio needs none; a bandwidth has none."""
+    bare = {k: v for k, v in GOOD.items() if k != "bytes"} | {"bytes": None}
+    rows = [bare | {"time_us": 5000, "algbw_gbs": 200}, bare | {"time_us": 5000, "busbw_gbs": 175}, bare | {"busbw_ratio": 0.5}, bare | {"busbw_gbs": 175}]
+    *sized, without = read_measured(written(tmp_path, *rows))
+    assert [to_case(row).nbytes for row in sized] == [10**9, 10**9, 2**30]
+    assert any("without a size" in note for note in to_case(sized[2]).assumptions)
+    with pytest.raises(NotModelled, match="bytes None is no size, nor do a time and a bandwidth give one"):
+        to_case(without)
+
+
 def test_broken_files(tmp_path: Path) -> None:
     broken = written(tmp_path, GOOD | {"time_us": 1})
     broken.write_text(broken.read_text() + '\n{"system": ')
