@@ -6,6 +6,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,11 +119,15 @@ def _folds(points: Sequence[Point]) -> Iterator[tuple[str, Callable[[Point], boo
     """What is hidden in turn. An op whose numbers no other op has (all_to_all, sendrecv) always stays."""
     sizes = sorted({p.nbytes for p in points})
     for fold in range(FOLDS if len(sizes) > FOLDS else 0):
-        yield "size", lambda p, hidden=frozenset(sizes[fold::FOLDS]): p.nbytes in hidden
+        yield "size", partial(_is, "nbytes", frozenset(sizes[fold::FOLDS]))
     for title in ("op", "ranks", "system"):
         values = sorted({getattr(p, title) for p in points} - {"all_to_all", "sendrecv"})
         for value in values if len(values) > 1 else ():
-            yield title, lambda p, title=title, value=value: getattr(p, title) == value
+            yield title, partial(_is, title, frozenset([value]))
+
+
+def _is(column: str, values: frozenset[object], point: Point) -> bool:
+    return getattr(point, column) in values
 
 
 def _errors(points: Sequence[Point], profile: Profile) -> Array:

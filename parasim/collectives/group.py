@@ -21,8 +21,8 @@ class Round(NamedTuple):
     """A part of a collective that moves all its bytes at one pace.
 
     `steps` serial steps of the algorithm, `across` of them between servers, `latency` the sum of the route latencies on its longest
-    chain of dependent messages (s), `weights[link]` bytes on that link and `sent` mean bytes leaving a rank, both per byte of the collective's buffer. `hidden`: the
-    latency passes while bytes move, so that the longer of the two holds instead of their sum.
+    chain of dependent messages (s), `weights[link]` bytes on that link and `sent` mean bytes leaving a rank, both per byte of the
+    collective's buffer. `hidden`: the latency passes while bytes move, so that the longer of the two holds instead of their sum.
     """
 
     steps: int
