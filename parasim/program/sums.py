@@ -63,10 +63,14 @@ class _Walk:
         return (op for body in self.program.bodies.values() for op in body)
 
     def _accumulations(self) -> Counter[tuple[str, int]]:
+        per_body = {
+            body: Counter(r.name for _, reads, writes, kernel in touches if kernel for r in writes if r.name in self.total and r in reads)
+            for body, touches in self.touches.items()
+        }
         total: Counter[tuple[str, int]] = Counter()
-        for call in self.program.calls:
-            for _, reads, writes, kernel in self.touches[call.body]:
-                total.update((r.name, call.step) for r in writes if kernel and r.name in self.total and r in reads)
+        for (body, step), times in Counter((c.body, c.step) for c in self.program.calls).items():
+            for name, n in per_body[body].items():
+                total[name, step] += n * times
         return total
 
     def visit(self, call: Call, touch: Touch) -> None:
