@@ -20,6 +20,7 @@ from parasim.model.spec import Experts, Latent, Mlp, Transformer
 from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
 from parasim.program.ops import Collective, Compute, Kernel, Op
 from parasim.program.workload import Program, Workload
+from parasim.schedules import SCHEDULES
 
 TOLERANCE = 1e-9
 STEPS = 2
@@ -51,19 +52,20 @@ class Case:
     schedule: str = "1f1b"
     comm: str = "async"
     chunks: int = 1
+    optimizer: str = "barrier"
 
     def plan(self) -> Plan:
         """The Plan in fp64."""
         d, m = self.degrees, self.microbatches
         micro, sequence = (ROWS, 1) if isinstance(self.model, Mlp) else (2, 8)
-        stages = d.pp * self.chunks
+        stages = SCHEDULES[self.schedule].placement.stages(d.pp, self.chunks)
         share = self.model.layers // stages
         layout = Layout(
             degrees=d,
             batch=Batch(micro * m * d.dp, micro, sequence, m),
             precision="fp64",
             optimizer=Optimizer(gradient="fp64"),
-            pipeline=Pipeline(self.schedule, self.chunks, self.comm, (share,) * stages),  # type: ignore[arg-type]
+            pipeline=Pipeline(self.schedule, self.chunks, self.comm, (share,) * stages, self.optimizer),  # type: ignore[arg-type]
             **(self.blocks or {}),
         )
         return Plan(self.model, layout)
@@ -126,6 +128,18 @@ CASES: dict[str, Case] = {
     "pp2-zb1p-interleaved": Case(MLP, Degrees(pp=2), 4, schedule="zb1p-interleaved", chunks=2),
     "pp4-zb-v": Case(DEEP, Degrees(pp=4), 8, schedule="zb-v", chunks=2),
     "pp4-v-half": Case(DEEP, Degrees(pp=4), 8, schedule="v-half", chunks=2),
+    "pp4-zb-auto": Case(DEEP, Degrees(pp=4), 8, schedule="zb-auto"),
+    "pp4-zb-1p": Case(DEEP, Degrees(pp=4), 4, schedule="zb-1p"),
+    "pp4-zb-2p": Case(DEEP, Degrees(pp=4), 8, schedule="zb-2p"),
+    "pp4-zb-h2-post-validation": Case(DEEP, Degrees(pp=4), 8, schedule="zb-h2", optimizer="post-validation"),
+    "pp2-dp2-zero1-post-validation": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 1), optimizer="post-validation"),
+    "pp2-dualpipe": Case(MLP, Degrees(pp=2), 4, schedule="dualpipe", chunks=2),
+    "pp4-dualpipe": Case(DEEP, Degrees(pp=4), 8, schedule="dualpipe", chunks=2),
+    "pp2-dp2-dualpipe-zero1": Case(MLP, Degrees(pp=2, dp=2), 8, _data("bucketed", 1), "dualpipe", chunks=2),
+    "pp2-dp2-dualpipe-zero2": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 2), "dualpipe", chunks=2),
+    "pp2-dp2-dualpipe-v-zero3": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 3), "dualpipe-v", chunks=2),
+    "pp2-dualpipe-v": Case(MLP, Degrees(pp=2), 4, schedule="dualpipe-v", chunks=2),
+    "pp4-dualpipe-v": Case(DEEP, Degrees(pp=4), 8, schedule="dualpipe-v", chunks=2),
     "pp2-dp2-zb-v-zero1": Case(MLP, Degrees(pp=2, dp=2), 4, _data("bucketed", 1), "zb-v", chunks=2),
     "pp2-dp2-zero1": Case(MLP, Degrees(pp=2, dp=2), 4, blocks=_data("bucketed", 1)),
     "pp2-recompute": Case(MLP, Degrees(pp=2), 4, blocks={"recompute": Recompute(("full",))}),
@@ -161,6 +175,8 @@ CASES: dict[str, Case] = {
     "latent-tp2-sp": Case(LATENT, Degrees(tp=2), blocks=SP),
     "latent-pp2-tp2-modules": Case(LATENT, Degrees(tp=2, pp=2), 4, blocks={**SP, "recompute": Recompute(("layernorm", "mla_up_proj", "core_attn", "act"))}),
     "latent-plain-queries-pp2": Case(replace(LATENT, latent=replace(COMPRESSED, query_rank=0)), Degrees(pp=2), 4),
+    "gpt-pp2-tp2-sp-dualpipe": Case(replace(GPT, tied=True), Degrees(tp=2, pp=2), 4, SP, "dualpipe", chunks=2),
+    "llama-pp2-tp2-dualpipe-v": Case(replace(LLAMA, layers=4), Degrees(tp=2, pp=2), 4, None, "dualpipe-v", "stream", 2),
     "llama-tp2": Case(LLAMA, Degrees(tp=2)),
     "llama-pp2-tp2-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, blocks=SP),
     "moe-tp2-sp": Case(MOE, Degrees(tp=2), blocks=SP),

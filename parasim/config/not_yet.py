@@ -33,12 +33,8 @@ def _other_than(*supported: object) -> Callable[[Any, int], bool]:
     return lambda value, dp: value not in supported
 
 
-WHOLE = ("naive", "gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "zb-h1", "zb-h2", "zb1p-interleaved", "zb-v", "v-half")
-
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("parallel.cp", _more_than_one, "context parallelism", "supported: 1"),
-    NotYet("pipeline.schedule", _other_than(*WHOLE), "this schedule in a whole step (`parasim schedule` times it)", f"supported: {', '.join(WHOLE)}"),
-    NotYet("pipeline.optimizer", _other_than("barrier"), "post-validation", "supported: barrier"),
     NotYet("tensor.style", _other_than("megatron"), "the column-parallel form", "supported: megatron"),
     NotYet("tensor.asynchronous", _given, "overlap of tensor-parallel collectives", "supported: false"),
     NotYet("context.style", _other_than("ring"), "context parallelism", "supported: ring (the default, without effect while cp is 1)"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..errors import InvalidLayout, Violation
 from ..model.spec import Experts, Model, Transformer
@@ -13,9 +14,10 @@ from ..parallel.routing import shares, slots
 from ..program.ops import DType
 from ..schedules import SCHEDULES
 from ..units import format_bytes
+from .hints import stage_times
 from .not_yet import refusals
 from .plan import Plan
-from .schema import RunKeys
+from .schema import ENDS, RunKeys
 
 
 def resolve(keys: RunKeys, model: Model) -> Plan:
@@ -66,8 +68,9 @@ def _batch(keys: RunKeys, dp: int, product: str) -> Violation:
 def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layout:
     pipe, zero = keys.pipeline, keys.zero
     chunks = _chunks(keys)
-    stages = degrees.pp * chunks
-    layers = split_layers(model.layers, stages) if pipe.layers == "auto" else tuple(int(n) for n in pipe.layers)
+    row = SCHEDULES[pipe.schedule]
+    layers = _layers(pipe.layers, model.layers, row.placement.stages(degrees.pp, chunks))
+    times = stage_times(model, layers, batch, _recompute(keys)) if "times" in row.knobs else None
     precision, linear = _precision(keys)
     shard = degrees.dp if zero.shard == "auto" else int(zero.shard)
     master = keys.optimizer.master if keys.optimizer.master is not None else precision in HALF
@@ -78,7 +81,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         linear=linear,
         data=_data(keys),
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward, zero.overlap_gather),
-        pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer),
+        pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer, pipe.group, pipe.memory_cap, times),
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
         recompute=_recompute(keys),
         kernels=Kernels(keys.kernels.attention, keys.kernels.dropout),
@@ -112,6 +115,18 @@ WAYS: dict[str, tuple[str, ...]] = {"none": (), "selective": ("core_attn",), "fu
 def _recompute(keys: RunKeys) -> Recompute:
     r = keys.recompute
     return Recompute(WAYS[r.modules] if isinstance(r.modules, str) else r.modules, r.layers, r.method, r.early_stop)
+
+
+def _layers(written: Any, layers: int, stages: int) -> tuple[int, ...]:
+    """Layers per stage; where the first or the last stage has a number of its own, the others share the rest evenly."""
+    if written == "auto":
+        return split_layers(layers, stages)
+    if not isinstance(written, Mapping):
+        return tuple(written)
+    first, last = ([written[end]] if end in written else [] for end in ENDS)
+    middle = stages - len(first) - len(last)
+    rest = split_layers(max(layers - sum(first) - sum(last), 0), middle) if middle > 0 else ()
+    return (*first, *rest, *last)
 
 
 def _chunks(keys: RunKeys) -> int:
@@ -195,6 +210,8 @@ def _stages(keys: RunKeys, layout: Layout) -> Iterator[str]:
         yield "pipeline.schedule omitted: 1f1b"
     if layout.pipeline.chunks != keys.pipeline.chunks:
         yield f"pipeline.chunks omitted: {layout.pipeline.chunks}, as {layout.pipeline.schedule} has"
+    if layout.pipeline.times is not None:
+        yield f"pipeline.schedule {layout.pipeline.schedule}: searched with F, I and W of every stage in proportion to their FLOPs (fixed models: their times)"
     if keys.pipeline.layers == "auto" and len(set(layout.pipeline.layers)) > 1:
         yield f"pipeline.layers auto: {list(layout.pipeline.layers)}"
 

@@ -159,13 +159,35 @@ def _order_form(value: object) -> tuple[str, ...]:
     raise wrong(f"{text} is not an order of the five axes; write each once, such as [{', '.join(AXES)}]")
 
 
-def _layers_form(value: object) -> tuple[int, ...] | str:
+def _cap_form(value: object) -> float | tuple[float, ...] | None:
+    def number(item: object) -> bool:
+        return isinstance(item, int | float) and not isinstance(item, bool) and item > 0
+
+    if value is None or number(value):
+        return value  # type: ignore[return-value]
+    if isinstance(value, list | tuple) and value and all(map(number, value)):
+        return tuple(value)
+    raise wrong(f"{shown(value)} is not a cap of microbatches in flight; write a number above 0, a list of one per rank such as [4, 4, 4, 2], or null")
+
+
+ENDS = ("first", "last")
+
+
+def _layers_form(value: object) -> tuple[int, ...] | dict[str, int] | str:
     if value == "auto":
         return "auto"
+    if (
+        isinstance(value, Mapping)
+        and value
+        and set(value) <= set(ENDS)
+        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value.values())
+    ):
+        return dict(value)
     if isinstance(value, list | tuple) and value and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value):
         return tuple(value)
     text = f"[{', '.join(map(str, value))}]" if isinstance(value, list | tuple) else shown(value)
-    raise wrong(f"{text} is not auto or a list of layers per stage; write auto or whole numbers of 1 or more, such as [10, 10, 10, 10]")
+    legal = "auto, whole numbers of 1 or more such as [10, 10, 10, 10], or {first: 9, last: 9}"
+    raise wrong(f"{text} is not auto, a list of layers per stage, or a mapping of first and last; write {legal}")
 
 
 def _modules_form(value: object) -> str | tuple[str, ...]:
@@ -267,10 +289,22 @@ class PipelineKeys(Block):
     schedule: Schedule = key("1f1b", "order of forwards and backwards")
     chunks: Count = key(1, "stages held by one rank", "stages")
     comm: Literal["async", "stream", "blocking"] = key("async", "async: transfers run beside compute; stream: in order on one stream; blocking: compute waits")
-    layers: Annotated[tuple[int, ...] | Literal["auto"], PlainValidator(_layers_form)] = key(
-        "auto", "layers of each stage, in order of depth", "layers", type_="`auto` or a list of whole numbers"
+    layers: Annotated[Any, PlainValidator(_layers_form)] = key(
+        "auto",
+        "layers of each stage, in order of depth; or of the first and the last one, and the rest evenly",
+        "layers",
+        type_="`auto`, a list of whole numbers, or `{first: n, last: n}`",
     )
-    optimizer: Literal["barrier", "post-validation"] = key("barrier", "when a stage may step")
+    group: Count | None = key(None, "microbatches that pass one chunk before the next (interleaved schedules); null: as many as ranks", "microbatches")
+    memory_cap: Annotated[Any, PlainValidator(_cap_form)] = key(
+        None,
+        "most microbatches in flight on a rank, or on each of them (zb-auto); null: no limit",
+        "microbatches",
+        type_="number, a list of one per rank, or null",
+    )
+    optimizer: Literal["barrier", "post-validation"] = key(
+        "barrier", "barrier: the next step starts when every rank has ended; post-validation: each stage steps and goes on, and checks later"
+    )
 
 
 class TensorKeys(Block):

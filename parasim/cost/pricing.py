@@ -372,6 +372,7 @@ PRICES: Mapping[str, Price] = {
     "residual_add": Price(_none, _residual_bytes, "memory"),
     "zero": Price(_none, _flat_bytes(1), "memory"),
     "accumulate": Price(_none, _flat_bytes(3), "memory"),
+    "squared_norm": Price(_none, _flat_bytes(1), "memory"),
     "flat_slice": Price(_none, _flat_bytes(2), "memory"),
     "adam": Price(_none, _adam_bytes, "memory"),
     "copy_to_host": Price(_none, _flat_bytes(1), "link"),

@@ -67,6 +67,13 @@ def accumulate(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     return (t[0] + t[1].to(t[0]),)
 
 
+def squared_norm(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """The sum of squares of what is read, in the dtype that is written, added to what is there if that is read too."""
+    dtype = TORCH_DTYPES[context.buffers[kernel.writes[0].name].dtype]
+    gradients = [x.to(dtype) for ref, x in zip(kernel.reads, t, strict=True) if ref not in kernel.writes]
+    return (context.accumulate(kernel, t, 0, torch.stack([(g * g).sum() for g in gradients]).sum().reshape(1)),)
+
+
 def flat_slice(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """This rank's flat shard of the padded concatenation of what is read."""
     return (context.flat_shard(kernel.writes[0].name, t),)

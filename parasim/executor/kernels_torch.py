@@ -89,6 +89,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "residual_add": dense.residual_add,
     "zero": state.zero,
     "accumulate": state.accumulate,
+    "squared_norm": state.squared_norm,
     "flat_slice": state.flat_slice,
     "adam": state.adam,
     "copy_to_host": state.copy,

@@ -67,16 +67,16 @@ def _gradients(sizes: MlpSizes, parameters: Mapping[str, Tensor], step: int) -> 
 
 
 def trained(workload: Workload, steps: int) -> dict[str, NDArray[Any]]:
-    """In a process group: this rank's persistent buffers after `steps` runs of the Workload."""
+    """In a process group: this rank's persistent buffers after `steps` training steps, a multiple of those of the Workload."""
     execution = Execution(workload)
-    execution.run(steps)
+    execution.run(steps // workload.steps)
     return {name: t.numpy() for name, t in execution.tensors.items()}
 
 
 def distance(workload: Workload, reference: Mapping[str, NDArray[Any]], steps: int) -> tuple[float, str, list[str]]:
-    """In a process group: `worst_difference` of this rank after `steps` runs, and the buffers that should have died and did not."""
+    """In a process group: `worst_difference` of this rank after `steps` training steps, and the buffers that should have died and did not."""
     execution = Execution(workload)
-    execution.run(steps)
+    execution.run(steps // workload.steps)
     full = {name: torch.from_numpy(a) for name, a in reference.items()}
     return *worst_difference(execution.tensors, execution.program, execution.context, full), execution.left_behind()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,23 +11,24 @@ from ..config.plan import Plan
 from ..errors import InvalidProgram
 from ..model.spec import Transformer
 from ..parallel.mesh import Mesh
-from ..parallel.placement import stage_bounds
+from ..parallel.placement import placement_of, stage_bounds
 from ..parallel.routing import loads
 from ..program.checks import verify
-from ..program.workload import Workload
-from ..schedules import SCHEDULES
+from ..program.workload import IntArray, Workload
 from .compute import compute
 from .dims import dims
-from .draft import Draft, Stage
+from .draft import MIRROR, TIED, Draft, Stage
 from .experts import experts
 from .gather import gather
 from .gradients import gradients
 from .offload import offload
+from .pairs import pairs
+from .post_validation import post_validation
 from .precision import precision, weight_casts
 from .recompute import recompute
 from .repeat import twice
 from .schedule import schedule
-from .shards import stage, steps
+from .shards import stage
 from .tensor import tensor
 from .transfers import merge, transfers
 
@@ -39,6 +41,8 @@ PASSES = (
     schedule,  # pipeline.schedule: actions become calls
     weight_casts,  # linear: once a step
     gradients,  # data, zero: buckets in the last backward, the optimizer step
+    pairs,  # pipeline.schedule: overlapped forwards and backwards become one body
+    post_validation,  # pipeline.optimizer: a second step, the norm along the pipeline
     offload,  # offload: copies to and from the host, its optimizer steps
     transfers,  # pipeline.comm: messages
     gather,  # zero 3: whole layers before their use
@@ -54,11 +58,12 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
     mesh = Mesh(layout.degrees)
     pp, m = layout.degrees.pp, layout.batch.microbatches
     bounds = stage_bounds(layout.pipeline.layers)
-    placement = SCHEDULES[layout.pipeline.schedule].placement
-    ranks_of_stage = tuple(placement.rank(s, 0, pp, m) for s in range(len(bounds)))
+    placement = placement_of(layout)
+    homes = [tuple(placement.rank(s, i, pp, m) for s in range(len(bounds))) for i in (0, m - 1)]  # of the first and the last microbatch
     programs = []
     for rank in range(pp):
-        draft = Draft(plan, rank, [Stage(s, *b) for s, b in enumerate(bounds) if ranks_of_stage[s] == rank], ranks_of_stage)
+        held = [Stage(s, *b) for s, b in enumerate(bounds) if rank in (home[s] for home in homes)]
+        draft = Draft(plan, rank, held, homes[0], placement)
         for work in PASSES:
             work(draft)
         programs.append(draft.program())
@@ -67,9 +72,8 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
         groups |= mesh.halves(layout.zero.shard)
     sparse = plan.model.experts if isinstance(plan.model, Transformer) else None
     groups |= {name: table for name, table in mesh.experts.items() if table.shape[1] > 1} if sparse and layout.degrees.ep > 1 else {}
-    if ranks_of_stage[0] != ranks_of_stage[-1]:
-        groups["embedding"] = mesh.groups("pp")[:, [ranks_of_stage[0], ranks_of_stage[-1]]]
-    hops = {b - a for a, b in pairwise(ranks_of_stage)} - {0}
+    groups |= shared_groups(mesh, homes)
+    hops = {b - a for home in homes for a, b in pairwise(home)} - {0}
     peers = {f"pp{offset:+d}": mesh.peer("pp", offset) for offset in sorted({*hops, *(-h for h in hops)})}
     workload = Workload(
         programs=tuple(programs),
@@ -78,12 +82,24 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
         peers=peers,
         coordinates={**mesh.coordinates, "ep": mesh.expert_coordinate} if sparse else mesh.coordinates,
         loads=loads(layout, sparse) if sparse else {},
-        steps=steps(layout),
+        steps=1 + max(call.step for program in programs for call in program.calls),
     )
     violations = verify(workload) if check else ()
     if violations:
         raise InvalidProgram(violations)
     return workload
+
+
+def shared_groups(mesh: Mesh, homes: Sequence[Sequence[int]]) -> dict[str, IntArray]:
+    """Groups of pipeline ranks that hold the same parameters: both ends for a tied embedding, and where every stage is on two ranks those two.
+
+    `homes` are the ranks of the stages for the first and for the last microbatch.
+    """
+    ranks, (down, up) = mesh.groups("pp"), homes
+    if down == up:
+        return {TIED: ranks[:, [down[0], down[-1]]]} if down[0] != down[-1] else {}
+    holders = sorted({tuple(sorted(two)) for two in zip(down, up, strict=True)})
+    return {MIRROR: np.concatenate([ranks[:, list(two)] for two in holders])}
 
 
 __all__ = ["lower"]

@@ -165,6 +165,7 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "residual_add": _written,
         "zero": _elements,
         "accumulate": _elements,
+        "squared_norm": lambda k, s: (sum(prod(s(r)) for r in k.reads if r not in k.writes),),
         "flat_slice": _elements,
         "adam": lambda k, s: (prod(s(k.reads[0])),),
         "host_adam": lambda k, s: (prod(s(k.reads[0])),),

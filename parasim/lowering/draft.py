@@ -9,6 +9,10 @@ from ..config.plan import Plan
 from ..parallel.layout import Layout
 from ..program.ops import COMPUTE, Buffer, Category, Collective, CollectiveOp, Compute, DType, Kernel, Label, Op, Ref
 from ..program.workload import Call, Program
+from ..schedules import LOOP, Placement
+
+TIED = "embedding"  # the group of ranks that hold copies of a tied embedding
+MIRROR = "pp.mirror"  # the group of two ranks that hold the same stages, for microbatches from either end
 
 
 def micro(name: str) -> Ref:
@@ -29,7 +33,9 @@ class Stage:
 class Draft:
     """One rank class under construction.
 
-    `ranks_of_stage` gives the pipeline rank of every stage. `columns` names the buffers that tensor parallelism cuts and along which dim;
+    `ranks_of_stage` gives the pipeline rank of every stage, for the first microbatch where that depends on it (`rank_of` tells). `paired` are
+    the (stage, microbatch) of backwards that overlap with the forward before them.
+    `columns` names the buffers that tensor parallelism cuts and along which dim;
     `rows` the hidden-wide activations that sequence parallelism cuts along dim 0; `shared` the gradients that need one more sum, by group,
     before the data-parallel reduction; `experts` the parameters that are spread over ep and reduced among the ranks with the same experts;
     `shards`, under ZeRO-3, for every parameter its flat shard, the parameters that are gathered with it and the group of one more sum that they need.
@@ -39,6 +45,7 @@ class Draft:
     rank: int
     stages: list[Stage]
     ranks_of_stage: tuple[int, ...]
+    placement: Placement = LOOP
     buffers: dict[str, Buffer] = field(default_factory=dict)
     bodies: dict[str, list[Op]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
@@ -48,11 +55,22 @@ class Draft:
     shared: dict[str, str] = field(default_factory=dict)
     shards: dict[str, tuple[Ref, tuple[Ref, ...], str]] = field(default_factory=dict)
     experts: set[str] = field(default_factory=set)
+    paired: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def layout(self) -> Layout:
         """The layout of the plan."""
         return self.plan.layout
+
+    def rank_of(self, stage: int, microbatch: int) -> int:
+        """The pipeline rank that runs a stage."""
+        return self.placement.rank(stage, microbatch, self.layout.degrees.pp, self.layout.batch.microbatches)
+
+    @property
+    def mirrored(self) -> bool:
+        """Is every stage on two ranks, one for each half of the microbatches?"""
+        last = self.layout.batch.microbatches - 1
+        return any(self.rank_of(s, last) != rank for s, rank in enumerate(self.ranks_of_stage))
 
     @property
     def total_stages(self) -> int:

@@ -1,8 +1,9 @@
-"""Where the messages of a bare schedule stand between its actions, when a table does not say it. Two ways, both without times."""
+"""Where the messages of a schedule stand between its actions, when a table does not say it. Two ways, both without times."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 from ..schedules import Action, Cell, Orders, singles
@@ -10,6 +11,23 @@ from ..schedules.table import Transfer
 
 Step = Cell | Transfer
 Home = Mapping[tuple[int, int], int]  # (stage, microbatch) -> rank
+
+
+def placed(orders: Orders, comm: str) -> Mapping[int, Sequence[Step]]:
+    """Actions and messages of every rank, in order, for a communication model; beside each action where no order that all share is needed or there."""
+    shared = None if comm == "async" or plain(orders) else in_one_order(orders)
+    return beside(orders) if shared is None else shared
+
+
+def plain(orders: Orders) -> bool:
+    """One stage per rank, whole backwards, neighbours at most one forward apart before their first backward (naive, gpipe, 1f1b).
+
+    Then each rank may place its messages by itself, in batches with their neighbours, as Megatron-LM does: the batches of two ranks meet.
+    """
+    rows = [list(singles(orders[r])) for r in range(len(orders))]
+    ahead = [next((at for at, a in enumerate(row) if a.kind != "F"), len(row)) for row in rows]
+    whole = all(a.kind in "FB" and a.stage == r for r, row in enumerate(rows) for a in row)
+    return whole and all(a - b in (0, 1) for a, b in pairwise(ahead))
 
 
 def home_of(steps: Mapping[int, Sequence[Step]]) -> dict[tuple[int, int], int]:
@@ -20,7 +38,7 @@ def home_of(steps: Mapping[int, Sequence[Step]]) -> dict[tuple[int, int], int]:
 def beside(orders: Orders) -> dict[int, list[Step]]:
     """Receive right before an action that needs it, send right after the action that made it: each rank for itself."""
     home = home_of(orders)
-    return {rank: [step for cell in order for step in (*_ends(cell, home, "RECV"), cell, *_ends(cell, home, "SEND"))] for rank, order in orders.items()}
+    return {rank: [step for cell in order for step in (*ends(cell, home, "RECV"), cell, *ends(cell, home, "SEND"))] for rank, order in orders.items()}
 
 
 def in_one_order(orders: Orders) -> dict[int, list[Step]] | None:
@@ -45,7 +63,7 @@ def in_one_order(orders: Orders) -> dict[int, list[Step]] | None:
                 continue
             steps[rank].append(cell)
             done.update(("F" if a.kind == "F" else "B", a.stage, a.microbatch) for a in actions if a.kind != "W")
-            for sent in _ends(cell, home, "SEND"):
+            for sent in ends(cell, home, "SEND"):
                 steps[rank].append(sent)
                 steps[home[sent.target, sent.microbatch]].append(sent._replace(way="RECV", stage=sent.target))
             at[rank] += 1
@@ -62,7 +80,7 @@ def _inputs(a: Action, last: int) -> Iterator[tuple[str, int, int]]:
         yield ("B", a.stage + 1, a.microbatch)
 
 
-def _ends(cell: Cell, home: Home, way: Literal["SEND", "RECV"]) -> Iterator[Transfer]:
+def ends(cell: Cell, home: Home, way: Literal["SEND", "RECV"]) -> Iterator[Transfer]:
     """The ends of the messages that a cell sends or receives: those whose other end is on another rank."""
     for a in singles([cell]):
         if a.kind != "W":

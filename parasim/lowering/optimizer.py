@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..model.spec import Fixed
 from ..program.ops import COMPUTE, Compute, DType, Kernel, Label, Op, Ref
-from .draft import Draft, collective
+from .draft import MIRROR, Draft, collective
 from .shards import GATHER, STEP, Bucket, elements, flat_shard, shared_out, sharing, stage, step_op, stream
 
 LOW_PRECISION = ("bf16", "fp16")
@@ -56,6 +56,8 @@ def _sharded_update(draft: Draft, bucket: Bucket) -> list[Op]:
     parameters = tuple(Ref(n) for n in bucket.parameters)
     if stage(layout) >= 2 and bucket.shared:
         ops.append(collective(Label(STEP), "all_reduce", bucket.shared, (g,), (g,), COMPUTE, axis=shared_axis(bucket.shared)))
+    if stage(layout) >= 2 and draft.mirrored:
+        ops.append(collective(Label(STEP), "all_reduce", MIRROR, (g,), (g,), COMPUTE, axis="pp"))
     if _master(draft):
         ops.append(_adam(draft, g, flat_shard(draft, bucket, "master", dtype, "optimizer"), m, v, low))
     else:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from ..parallel.placement import orders_of
 from ..program.workload import Call
-from ..schedules import SCHEDULES, ScheduleInput, singles
+from ..schedules import Pair, singles
 from .draft import Draft
 
 
 def schedule(draft: Draft) -> None:
-    """One call per action of this rank, in order."""
-    layout = draft.layout
-    given = ScheduleInput(layout.degrees.pp, layout.batch.microbatches, layout.pipeline.chunks)
-    orders = SCHEDULES[layout.pipeline.schedule](given)
-    draft.calls = [Call(f"{a.kind}{a.stage}", (a.microbatch,)) for a in singles(orders[draft.rank])]
+    """One call per action of this rank, in order; the backwards of overlapped pairs are noted."""
+    order = orders_of(draft.layout)[draft.rank]
+    draft.calls = [Call(f"{a.kind}{a.stage}", (a.microbatch,)) for a in singles(order)]
+    draft.paired = {(cell.backward.stage, cell.backward.microbatch) for cell in order if isinstance(cell, Pair)}

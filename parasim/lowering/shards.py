@@ -13,10 +13,10 @@ from ..model.spec import Fixed
 from ..parallel.layout import Layout
 from ..parallel.mesh import EXPERT_REPLICAS, REPLICA, SHARD
 from ..program.ops import COMPUTE, Category, Compute, DType, Kernel, Label, Op, Ref
-from .draft import Draft, collective
+from .draft import MIRROR, Draft, collective
 
 STEP = "S"
-REDUCE, REPLICAS, GATHER = "dp.reduce", "dp.replica", "dp.gather"  # streams
+REDUCE, REPLICAS, GATHER, MIRRORS = "dp.reduce", "dp.replica", "dp.gather", "pp.reduce"  # streams
 
 
 @dataclass(frozen=True)
@@ -87,19 +87,23 @@ def step_op(kernel: Kernel, where: str = COMPUTE) -> Compute:
 
 
 def reduction(draft: Draft, bucket: Bucket) -> list[Op]:
-    """Sum the gradients of a bucket over dp: in place, or into this rank's shard; from stage 2 on each microbatch adds to the shard."""
+    """Sum the gradients of a bucket over dp: in place, or into this rank's shard; from stage 2 on each microbatch adds to the shard.
+
+    Where every stage is on two ranks, the sum over both comes first; from stage 2 on it is taken of the shard, once, before Adam.
+    """
     layout, at = draft.layout, stage(draft.layout)
-    if layout.degrees.dp == 1 or (bucket.experts and sharing(layout, bucket)[1] == 1):
-        return []
     slot = 0 if at >= 2 else -1
     refs = tuple(Ref(n, slot) for n in bucket.gradients)
     where, label = stream(layout, REDUCE), Label(STEP)
     after = () if where == COMPUTE else (COMPUTE,)
+    both: list[Op] = [collective(label, "all_reduce", MIRROR, refs, refs, MIRRORS, after=(COMPUTE,), axis="pp")] if draft.mirrored and at < 2 else []
+    if layout.degrees.dp == 1 or (bucket.experts and sharing(layout, bucket)[1] == 1):
+        return both
     if not at:
-        return [collective(label, "all_reduce", EXPERT_REPLICAS if bucket.experts else "dp", refs, refs, where, after=after, axis="dp")]
+        return [*both, collective(label, "all_reduce", EXPERT_REPLICAS if bucket.experts else "dp", refs, refs, where, after=after, axis="dp")]
     dtype = layout.optimizer.gradient
     shard = flat_shard(draft, bucket, "part" if at >= 2 else "grad", dtype)
-    ops: list[Op] = [collective(label, "reduce_scatter", sharing(layout, bucket)[0], refs, (shard,), where, after=after, axis="dp")]
+    ops = [*both, collective(label, "reduce_scatter", sharing(layout, bucket)[0], refs, (shard,), where, after=after, axis="dp")]
     if layout.zero.shard < layout.degrees.dp and not bucket.experts:
         where = stream(layout, REPLICAS)
         ops.append(collective(label, "all_reduce", REPLICA, (shard,), (shard,), where, axis="dp"))

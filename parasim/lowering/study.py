@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from ..program.ops import COMPUTE, P2P, Buffer, Compute, Kernel, Label, Msg, Op,
 from ..program.workload import Call, Program, Workload
 from ..schedules import Action, Orders, Pair, singles
 from ..schedules.table import Transfer
-from .messages import Step, beside, home_of, in_one_order
+from .messages import Step, home_of, placed, plain
 from .transfers import batched
 
 COSTS: Mapping[str, tuple[int, ...]] = {"F": (0,), "I": (1,), "W": (2,), "B": (1, 2)}
@@ -58,21 +57,7 @@ class Study:
     @cached_property
     def steps(self) -> Mapping[int, Sequence[Step]]:
         """Actions and transfers of every rank, in order."""
-        if self.table is not None:
-            return self.table
-        shared = None if self.comm == "async" or self.plain else in_one_order(self.orders)
-        return beside(self.orders) if shared is None else shared
-
-    @cached_property
-    def plain(self) -> bool:
-        """One stage per rank, whole backwards, neighbours at most one forward apart before their first backward (naive, gpipe, 1f1b).
-
-        Then each rank may place its messages by itself, in batches with their neighbours, as Megatron-LM does: the batches of two ranks meet.
-        """
-        rows = [list(singles(self.orders[r])) for r in range(len(self.orders))]
-        ahead = [next((at for at, a in enumerate(row) if a.kind != "F"), len(row)) for row in rows]
-        whole = all(a.kind in "FB" and a.stage == r for r, row in enumerate(rows) for a in row)
-        return whole and all(a - b in (0, 1) for a, b in pairwise(ahead))
+        return placed(self.orders, self.comm) if self.table is None else self.table
 
 
 def lower_study(study: Study) -> Workload:
@@ -95,7 +80,7 @@ def _program(study: Study, rank: int) -> Program:
     for step in study.steps[rank]:
         call = _transfer(study, bodies, step) if isinstance(step, Transfer) else _compute(study, bodies, step)
         calls.append(call)
-    if study.comm != "async" and study.table is None and study.plain:
+    if study.comm != "async" and study.table is None and plain(study.orders):
         calls = batched(bodies, calls)
     names = {r.name for body in bodies.values() for op in body for r in (*op.reads, *op.writes)}
     buffers = {n: Buffer(n, (1,), "uint8", "activations") for n in sorted(names)}

@@ -1,56 +1,74 @@
 """The transfers pass: pipeline messages. The communication model is a choice of streams: one per channel (`async`), one for all (`stream`), or
-the compute stream (`blocking`); the last two batch neighbouring messages, receives first.
+the compute stream (`blocking`). Under the last two, messages stand in an order that all ranks share; schedules in which each rank can place its
+own do so and batch neighbours, receives first.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
 
+from ..parallel.placement import orders_of
 from ..program.ops import COMPUTE, P2P, Compute, Label, Msg, Op, Ref
 from ..program.workload import Call
-from .draft import Draft
+from ..schedules import Pair
+from ..schedules.table import Transfer
+from .draft import Draft, compute
+from .messages import ends, home_of, placed, plain
+from .pairs import parts, second_messages
 
+GATE = "&"  # phase of the op that an overlapped pair starts with
 STREAMS = {"async": "pp.{way}.{channel}", "stream": "pp", "blocking": COMPUTE}
 
 
 def transfers(draft: Draft) -> None:
-    """Receive right before a call that needs it, send right after the call that made it."""
-    calls: list[Call] = []
-    for call in draft.calls:
-        kind, stage = call.body[0], call.body[1:].rstrip("!")
-        if kind not in "FIB" or not stage.isdigit():
-            calls.append(call)
-            continue
-        s, forward = int(stage), kind == "F"
-        received = _message(draft, "F" if forward else "B", s - 1 if forward else s + 1, sending=False)
-        sent = _message(draft, "F" if forward else "B", s, sending=True)
-        calls += [Call(received, call.microbatches)] if received else []
-        calls.append(call)
-        calls += [Call(sent, call.microbatches)] if sent else []
-    draft.calls = calls if draft.layout.pipeline.comm == "async" else batched(draft.bodies, calls)
+    """Messages where `messages.placed` has them: received before a call that needs them, sent after the call that made them."""
+    orders, comm = orders_of(draft.layout), draft.layout.pipeline.comm
+    steps, home = placed(orders, comm)[draft.rank], home_of(orders)
+    calls, left = list[Call](), deque(draft.calls)
+    while left:
+        number = left[0].step
+        for step in steps if parts(left[0].body) else ():
+            if isinstance(step, Transfer):
+                calls.append(_message(draft, step, number))
+                continue
+            while not parts(left[0].body):
+                calls.append(left.popleft())
+            if isinstance(step, Pair):
+                _gate(draft, left[0].body, [(end, slot) for slot, a in enumerate(step) for end in ends(a, home, "RECV")])
+            calls.append(left.popleft())
+        calls += [left.popleft()] if left and not parts(left[0].body) else []
+    draft.calls = batched(draft.bodies, calls) if comm != "async" and plain(orders) else calls
 
 
-def _message(draft: Draft, kind: str, source: int, *, sending: bool) -> str | None:
-    """The body that sends (or receives) what stage `source` makes, or None where no message is due."""
-    target = source + 1 if kind == "F" else source - 1
-    if not (0 <= source < draft.total_stages and 0 <= target < draft.total_stages):
-        return None
-    a, b = draft.ranks_of_stage[source], draft.ranks_of_stage[target]
-    if a == b:
-        return None
-    offset = b - a if sending else a - b
-    way, channel = ("send" if sending else "recv"), f"{kind}{source}"
-    name = f"{way}.{channel}"
+def _gate(draft: Draft, body: str, awaited: list[tuple[Transfer, int]]) -> None:
+    """An overlapped pair starts when all its inputs are there: an op of no time that reads what comes from other ranks stands before it."""
+    op = draft.bodies[body][0]
+    if op.label.phase == GATE or not awaited:
+        return
+    reads = tuple(Ref(_boundary(draft, end), slot) for end, slot in awaited)
+    draft.bodies[body].insert(0, compute(Label(GATE, op.label.stage), "delay", reads, (), draft.layout.precision, dims=(0.0,)))
+
+
+def _boundary(draft: Draft, end: Transfer) -> str:
+    """The buffer that one end of a message holds: what passes the boundary of its stage above (towards the loss) or below."""
+    mine = next(s for s in draft.stages if s.number == end.stage)
+    layer = mine.last if (end.kind == "F") == (end.way == "SEND") else mine.first
+    return f"L{layer}.input" if end.kind == "F" else f"L{layer}.input.grad"
+
+
+def _message(draft: Draft, end: Transfer, step: int) -> Call:
+    """The call for one end of a message, whose channel has the name of what its source stage makes."""
+    sending, channel, microbatch = end.way == "SEND", f"{end.kind}{end.source}", end.microbatch
+    name = f"{end.way.lower()}.{channel}"
     if name not in draft.bodies:
-        mine = next(s for s in draft.stages if s.number == (source if sending else target))
-        upper = (kind == "F") == sending  # the boundary above (towards the loss) or below this stage
-        layer = mine.last if upper else mine.first
-        message = Msg(Ref(f"L{layer}.input" if kind == "F" else f"L{layer}.input.grad", 0), f"pp{offset:+d}", channel)
-        stream = STREAMS[draft.layout.pipeline.comm].format(way=way, channel=channel)
-        label = Label(way, mine.number, 0, -1, "pp")
+        offset = draft.rank_of(end.target, microbatch) - draft.rank_of(end.source, microbatch)
+        messages = (Msg(Ref(_boundary(draft, end), 0), f"pp{offset if sending else -offset:+d}", channel),)
+        stream = STREAMS[draft.layout.pipeline.comm].format(way=end.way.lower(), channel=channel)
+        label = Label(end.way.lower(), end.stage, 0, -1, "pp")
         after = (COMPUTE,) if sending else ()
-        draft.bodies[name] = [P2P(label=label, stream=stream, after=after, sends=(message,) if sending else (), recvs=() if sending else (message,))]
-    return name
+        draft.bodies[name] = [P2P(label=label, stream=stream, after=after, sends=messages if sending else (), recvs=() if sending else messages)]
+    return Call(name, (microbatch,), step)
 
 
 def batched(bodies: dict[str, list[Op]], given: list[Call]) -> list[Call]:
@@ -63,15 +81,11 @@ def batched(bodies: dict[str, list[Op]], given: list[Call]) -> list[Call]:
             assert isinstance(a, P2P) and isinstance(b, P2P)
             name = f"{previous.body}+{call.body}"
             after = tuple(dict.fromkeys((*a.after, *b.after)))
-            bodies[name] = [replace(a, after=after, sends=a.sends + _second(b.sends), recvs=a.recvs + _second(b.recvs))]
+            bodies[name] = [replace(a, after=after, sends=a.sends + second_messages(b.sends), recvs=a.recvs + second_messages(b.recvs))]
             calls[-1] = Call(name, previous.microbatches + call.microbatches, call.step)
         else:
             calls.append(call)
     return calls
-
-
-def _second(messages: tuple[Msg, ...]) -> tuple[Msg, ...]:
-    return tuple(replace(m, buffer=Ref(m.buffer.name, 1)) for m in messages)
 
 
 def _is_transfer(body: list[Op]) -> bool:

@@ -13,13 +13,12 @@ from functools import partial
 from ..model.spec import Transformer
 from ..program.ops import Compute, DType, Label, Op, Ref
 from .attention import attention_core, packed_qkv
-from .draft import Draft, Stage, grad
+from .draft import TIED, Draft, Stage, grad
 from .draft import compute as kernel_op
 from .experts import expert_layer
 from .latent import latent_qkv
 
 Branch = Callable[[int, Ref, Ref, Ref], list[Op]]  # layer, input, its gradient, output -> backward
-TIED = "embedding"  # the group of ranks that hold copies of a tied embedding
 
 
 class TransformerWriter:
@@ -203,7 +202,8 @@ class TransformerWriter:
 
     def tie(self) -> None:
         """A tied embedding on two ranks needs its gradient summed over both holders."""
-        if self.model.tied and self.draft.ranks_of_stage[0] != self.draft.ranks_of_stage[-1]:
+        ends = self.draft.ranks_of_stage[0], self.draft.ranks_of_stage[-1]
+        if self.model.tied and ends[0] != ends[1] and not self.draft.mirrored:  # else each of the two ranks holds both ends
             self.draft.shared["embedding.weight"] = TIED
 
 

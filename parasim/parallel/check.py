@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import InvalidLayout, Violation
 from ..model.spec import Experts, Fixed, Mlp, Model, Transformer
-from ..schedules import SCHEDULES, ScheduleInput
 from .layout import FULL, PARTS, Layout
+from .placement import orders_of, stages_of
 
 HALF = ("bf16", "fp16")
 SHOWN_AT_MOST = 12
@@ -95,11 +95,11 @@ def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
 
 def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:
     pp, pipeline = layout.degrees.pp, layout.pipeline
-    stages = pp * pipeline.chunks
+    stages = stages_of(layout)
     if stages > model.layers:
         chunks = f" x pipeline.chunks={pipeline.chunks}" if pipeline.chunks > 1 else ""
         rule = f"is {stages} stages{chunks}, more than model.layers={model.layers}"
-        yield Violation("parallel.pp", str(pp), rule, f"at most {model.layers // pipeline.chunks}")
+        yield Violation("parallel.pp", str(pp), rule, f"at most {model.layers * pp // stages}")
         return
     layers = pipeline.layers
     text = f"[{', '.join(map(str, layers))}]"
@@ -109,7 +109,8 @@ def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:
     if sum(layers) != model.layers:
         rule = f"sums to {sum(layers)}, but model.layers={model.layers}"
         yield Violation("pipeline.layers", text, rule, f"write numbers that sum to {model.layers}, or auto")
-    yield from _schedule(layout)
+    if len(layers) == stages:
+        yield from _schedule(layout)
     if any(n < 1 for n in layers):
         yield Violation("pipeline.layers", text, "leaves a stage without a layer", "write 1 or more for every stage, or auto")
 
@@ -120,7 +121,7 @@ SCHEDULE_FIELDS = {"ranks": "parallel.pp", "chunks": "pipeline.chunks", "microba
 def _schedule(layout: Layout) -> Iterator[Violation]:
     """What the schedule itself does not allow."""
     try:
-        SCHEDULES[layout.pipeline.schedule](ScheduleInput(layout.degrees.pp, layout.batch.microbatches, layout.pipeline.chunks))
+        orders_of(layout)
     except InvalidLayout as e:
         for v in e.violations:
             yield Violation(SCHEDULE_FIELDS.get(v.field, f"pipeline.{v.field}"), v.value, f"{v.rule} (pipeline.schedule={layout.pipeline.schedule})", v.legal)

@@ -61,13 +61,20 @@ class Zero:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """`layers` per stage, in order of depth (ranks x chunks entries)."""
+    """`layers` per stage, in order of depth; `chunks` stages per rank (of a whole rank's share of the depth each, where two ranks hold every stage).
+
+    `group` microbatches per group of interleaved schedules. `times` are hints for schedules that search, seconds or any other unit: (F, I, W) of
+    one microbatch on every rank; `memory_cap` the microbatches in flight that they may use.
+    """
 
     schedule: str = "1f1b"
     chunks: int = 1
     comm: Literal["async", "stream", "blocking"] = "async"
     layers: tuple[int, ...] = ()
     optimizer: Literal["barrier", "post-validation"] = "barrier"
+    group: int | None = None
+    memory_cap: float | tuple[float, ...] | None = None
+    times: tuple[tuple[float, float, float], ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,13 @@
-"""How layers are cut into stages."""
+"""How layers are cut into stages, and what a layout asks of its schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+from .. import schedules
+from ..schedules import SCHEDULES, Orders, Placement, ScheduleInput
+from .layout import Layout
 
 
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:
@@ -23,3 +28,22 @@ def stage_bounds(layers: Sequence[int]) -> list[tuple[int, int]]:
         bounds.append((at, at + n))
         at += n
     return bounds
+
+
+def placement_of(layout: Layout) -> Placement:
+    """Which rank runs a stage."""
+    return SCHEDULES[layout.pipeline.schedule].placement
+
+
+def stages_of(layout: Layout) -> int:
+    """Stages of the whole model."""
+    return placement_of(layout).stages(layout.degrees.pp, layout.pipeline.chunks)
+
+
+def orders_of(layout: Layout) -> Orders:
+    """The actions of every pipeline rank, in order. Raises InvalidLayout for what the schedule does not allow."""
+    pipe = layout.pipeline
+    return _orders(pipe.schedule, ScheduleInput(layout.degrees.pp, layout.batch.microbatches, pipe.chunks, pipe.group, pipe.times, pipe.memory_cap))
+
+
+_orders = lru_cache(maxsize=8)(schedules.orders_of)  # asked for by every check and by every pipeline rank; a search may take a second

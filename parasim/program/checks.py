@@ -18,7 +18,7 @@ from .digest import check_names
 from .edges import Resolved
 from .names import lost_rows, unresolved
 from .ops import P2P, Collective, Compute, Op, Ref
-from .sums import EXPERTS, WHOLE, gradient_violations
+from .sums import EXPERTS, MIRROR, WHOLE, gradient_violations
 from .workload import Program, Workload
 
 
@@ -230,7 +230,7 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
     for rank, c in enumerate(workload.class_of_rank.tolist()):
         first.setdefault(c, rank)
     resolved: dict[int, Resolved] = {}
-    replicated = [g for g in (WHOLE, EXPERTS) if g in workload.groups and workload.groups[g].shape[1] > 1]
+    replicated = [g for g in (WHOLE, EXPERTS, MIRROR) if g in workload.groups and workload.groups[g].shape[1] > 1]
     for c in first:
         try:
             resolved[c] = workload.programs[c].resolved

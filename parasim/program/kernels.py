@@ -115,6 +115,7 @@ KERNELS: dict[str, KernelSpec] = {
     # optimizer
     "zero": _spec("elements", "", "g*", "fill with zeros"),
     "accumulate": _spec("elements", "total part", "total", "total += part"),
+    "squared_norm": _spec("elements", "n? g*", "n", "n (1,) (+)= sum of squares of all g"),
     "flat_slice": _spec("elements", "p*", "shard", "this rank's flat shard of the padded concatenation of p"),
     "adam": _spec("elements", "p g m v", "p m v low?", "Adam with bias correction on fp32 (or the run's) state; low is the rounded copy of p"),
     # the host: its memory, and its link to the device

@@ -15,6 +15,7 @@ from .text import describe
 from .workload import Call, Program
 
 WHOLE, PART, REPLICAS = "dp", "dp.shard", "dp.replica"  # groups: all replicas; those that share, and those that hold the same share
+MIRROR = "pp.mirror"  # the two pipeline ranks that hold the same stages for different microbatches
 EXPERTS = "edp"  # the replicas of experts that are spread over ep
 Touch = tuple[Op, tuple[Ref, ...], tuple[Ref, ...], bool]  # op, reads, writes (of one kernel or collective), is it a kernel
 
@@ -55,6 +56,7 @@ class _Walk:
         self.expected = self._accumulations()
         self.done: Counter[tuple[str, int]] = Counter()
         self.reduced: Counter[tuple[str, int]] = Counter()
+        self.mirrors: Counter[tuple[str, int]] = Counter()
         self.sums: dict[tuple[str, int], _Sum] = {}
         self.stale: dict[str, str] = {}
         self.found: list[tuple[str, str]] = []
@@ -96,6 +98,7 @@ class _Walk:
     def _read_total(self, call: Call, op: Op, name: str) -> None:
         key = (name, call.step)
         self.reduced[key] += isinstance(op, Collective) and op.group in ((EXPERTS,) if self._group(name) == EXPERTS else (WHOLE, PART))
+        self.mirrors[key] += isinstance(op, Collective) and op.group == MIRROR
         if self.done[key] != self.expected[key]:
             self.found.append((describe(op, call.microbatches), f"reads {name} after {self.done[key]} of {self.expected[key]} accumulations"))
 
@@ -138,6 +141,8 @@ class _Walk:
         due = [k for k in self.expected if not self.program.buffers[k[0]].of and self._group(k[0]) in self.replicated]
         once = sorted(k for k in due if self.reduced[k] != 1)
         self.found += [(name, f"is reduced over {self._group(name)} {self.reduced[name, step]} times in step {step}, due once") for name, step in once]
+        alone = sorted(k for k in self.expected if MIRROR in self.replicated and self.mirrors[k] != 1)
+        self.found += [(name, f"is reduced over {MIRROR} {self.mirrors[name, step]} times in step {step}, due once") for name, step in alone]
         for key in list(self.sums):
             self._close(key)
         kept = [(p, shard) for p, shard in self.stale.items() if self.program.buffers[p].persistent]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .actions import Action, Cell, Kind, Order, Orders, Pair, Schedule, ScheduleInput, peak_inflight, singles, unpaired
+from .actions import Action, Cell, Kind, Order, Orders, Pair, Schedule, ScheduleInput, Times, peak_inflight, singles, unpaired
 from .catalog import SCHEDULES, orders_of
 from .placement import BIDIRECTIONAL, LOOP, PLACEMENTS, VEE, Placement
 
@@ -21,6 +21,7 @@ __all__ = [
     "Placement",
     "Schedule",
     "ScheduleInput",
+    "Times",
     "orders_of",
     "peak_inflight",
     "singles",

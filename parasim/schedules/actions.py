@@ -33,6 +33,7 @@ class Pair(NamedTuple):
         return f"({self.forward};{self.backward})OVERLAP_F_B"
 
 
+Times = tuple[float, float, float]
 Cell = Action | Pair
 Order = Sequence[Cell]
 Orders = dict[int, Order]
@@ -42,15 +43,15 @@ Orders = dict[int, Order]
 class ScheduleInput:
     """What a schedule may depend on.
 
-    `group` is the microbatch group size; `times` (F, I, W) seconds of a rank's share of one microbatch; `comm` seconds per message;
-    `memory_cap` microbatches in flight (F start to W end), of every rank or one number per rank.
+    `group` is the microbatch group size; `times` (F, I, W) seconds of a rank's share of one microbatch, of every rank or one triple per rank;
+    `comm` seconds per message; `memory_cap` microbatches in flight (F start to W end), of every rank or one number per rank.
     """
 
     ranks: int
     microbatches: int
     chunks: int = 1
     group: int | None = None
-    times: tuple[float, float, float] | None = None
+    times: Times | tuple[Times, ...] | None = None
     memory_cap: float | tuple[float, ...] | None = None
     comm: float = 0.0
 

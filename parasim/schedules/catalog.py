@@ -32,9 +32,9 @@ SCHEDULES: MappingProxyType[str, Schedule] = MappingProxyType(
         "zb1p-interleaved": Schedule(zb1p_interleaved, fixed=False, knobs=("group",)),
         "zb-v": Schedule(zb_v, VEE, chunks=2),
         "v-half": Schedule(v_half, VEE, chunks=2),
-        "zb-auto": Schedule(zb_auto, knobs=("memory_cap",)),
-        "zb-1p": Schedule(zb_1p),
-        "zb-2p": Schedule(zb_2p),
+        "zb-auto": Schedule(zb_auto, knobs=("times", "memory_cap")),
+        "zb-1p": Schedule(zb_1p, knobs=("times",)),
+        "zb-2p": Schedule(zb_2p, knobs=("times",)),
         "dualpipe": Schedule(dualpipe, BIDIRECTIONAL, chunks=2),
         "dualpipe-v": Schedule(dualpipe_v, VEE, chunks=2),
     }

@@ -2,29 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import accumulate, product
+from math import inf
 
-from .actions import Orders, ScheduleInput, peak_inflight, refused
+from .actions import Orders, ScheduleInput, Times, peak_inflight, refused
 from .one_f_one_b import one_f_one_b
 from .zb_greedy import Taste, greedy
 from .zb_h1 import zb_h1
 from .zb_h2 import zb_h2
-from .zb_timing import span_and_makespan
+from .zb_timing import span_and_makespan, times_of
 
 
 def zb_auto(given: ScheduleInput) -> Orders:
     """The candidate with the shortest longest rank, then the shortest makespan; within the cap, and never slower than 1F1B where that fits.
 
-    Candidates: eight greedy orders, ZB-H1, ZB-H2 and 1F1B. Without a cap every microbatch may be in flight, without times F = I = W.
+    Candidates: 1F1B, ZB-H1, ZB-H2 and eight greedy orders, until one cannot be bettered. Without a cap every microbatch may be in flight,
+    without times F = I = W.
     """
-    times, caps = given.times or (1.0, 1.0, 1.0), _caps(given)
-    candidates = [greedy(given, times, caps, Taste(*taste)) for taste in product((False, True), repeat=3)]
-    candidates += [orders for orders in (zb_h1(given), zb_h2(given), one_f_one_b(given)) if _fits(orders, caps)]
-    timed = [(*span_and_makespan(orders, times, given.comm), number) for number, orders in enumerate(candidates)]
-    plain = one_f_one_b(given)
-    limit = span_and_makespan(plain, times, given.comm)[1] if _fits(plain, caps) else float("inf")
-    return candidates[min(t for t in timed if t[1] <= limit)[2]]
+    times, caps = times_of(given), _caps(given)
+    bound, plain = _bound(given, times), one_f_one_b(given)
+    limit = span_and_makespan(plain, times, given.comm)[1] if _fits(plain, caps) else inf
+    best: tuple[tuple[float, float], Orders] | None = None
+    for orders in _candidates(given, times, caps):
+        timed = span_and_makespan(orders, times, given.comm)
+        if timed[1] <= limit and (best is None or timed < best[0]):
+            best = timed, orders
+            if all(seconds <= least * (1 + 1e-12) for seconds, least in zip(timed, bound, strict=True)):
+                break
+    assert best is not None  # a greedy order keeps any cap
+    return best[1]
+
+
+def _candidates(given: ScheduleInput, times: Sequence[Times], caps: list[int]) -> Iterator[Orders]:
+    """Those that keep the caps."""
+    for orders in (one_f_one_b(given), zb_h1(given), zb_h2(given)):
+        if _fits(orders, caps):
+            yield orders
+    for taste in product((False, True), repeat=3):
+        yield greedy(given, times, caps, Taste(*taste))
+
+
+def _bound(given: ScheduleInput, times: Sequence[Times]) -> tuple[float, float]:
+    """What no order betters: the longest work of a rank, and the latest end when each rank works without a pause from its first input on."""
+    work = [given.microbatches * sum(t) for t in times]
+    arrival = [0.0, *accumulate(t[0] + given.comm for t in times)]
+    return max(work), max(a + w for a, w in zip(arrival, work, strict=False))
 
 
 def zb_1p(given: ScheduleInput) -> Orders:

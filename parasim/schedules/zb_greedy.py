@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from .actions import Action, Kind, Orders, ScheduleInput
-from .zb_timing import Times, duration
+from .actions import Action, Kind, Orders, ScheduleInput, Times
+from .zb_timing import duration
 
 
 class Taste(NamedTuple):
@@ -26,48 +26,50 @@ class _Rank:
 
     stage: int
     cap: int
+    times: Times
     forward: list[float]
     backward: list[float]
     done: dict[Kind, int] = field(default_factory=lambda: {"F": 0, "I": 0, "W": 0})
     free: float = 0.0
     order: list[Action] = field(default_factory=list)
 
-    def choose(self, now: float, taste: Taste, times: Times) -> Kind | None:
+    def choose(self, now: float, taste: Taste) -> Kind | None:
         """What to start now; None to wait."""
-        f, i, w = (self.done[k] for k in ("F", "I", "W"))
+        f, i, w = self.done["F"], self.done["I"], self.done["W"]
         fits = f - w < self.cap
         next_f = self.forward[f] if f < len(self.forward) else inf
         next_i = self.backward[i] if i < f else inf
-        ready: list[Kind] = [kind for kind, at in (("I", next_i), ("F", next_f if fits else inf)) if at <= now]  # type: ignore[misc]
-        waiting = i > w
-        if waiting and not fits and next_f <= now and (taste.weight_first or not ready):
+        can_i, can_f, waiting = next_i <= now, fits and next_f <= now, i > w
+        if waiting and not fits and next_f <= now and (taste.weight_first or not can_i):
             return "W"
-        if ready:
-            return ready[-1] if taste.forward_first else ready[0]
+        if can_i or can_f:
+            return "F" if can_f and (taste.forward_first or not can_i) else "I"
         wait = min(next_i, next_f if fits else inf) - now
-        return "W" if waiting and (taste.fill or wait >= times[2] or wait == inf) else None
+        return "W" if waiting and (taste.fill or wait >= self.times[2] or wait == inf) else None
 
 
-def greedy(given: ScheduleInput, times: Times, caps: Sequence[int], taste: Taste) -> Orders:
+def greedy(given: ScheduleInput, times: Sequence[Times], caps: Sequence[int], taste: Taste) -> Orders:
     """Orders of one stage per rank with split backwards in which no rank ever holds more microbatches (F start to W end) than its cap."""
     p, m = given.ranks, given.microbatches
-    ranks = [_Rank(r, caps[r], [inf if r else 0.0] * m, [inf] * m) for r in range(p)]
-    clock = [0.0]
+    ranks = [_Rank(r, caps[r], times[r], [inf if r else 0.0] * m, [inf] * m) for r in range(p)]
+    lasts = [{kind: duration(kind, times[r]) for kind in "FIW"} for r in range(p)]
+    clock = [(0.0, r) for r in range(p)]  # when a rank may have something to decide: it is free, or an input arrives
     while clock:
-        now = heapq.heappop(clock)
-        for rank in ranks:
-            kind = rank.choose(now, taste, times) if rank.free <= now else None
-            if kind is None:
-                continue
-            i = rank.done[kind]
-            rank.order.append(Action(kind, rank.stage, i))
-            rank.done[kind] += 1
-            rank.free = now + duration(kind, times)
-            heapq.heappush(clock, rank.free)
-            if kind == "F" and rank.stage == p - 1:
-                rank.backward[i] = rank.free
-            elif kind != "W" and 0 <= (other := rank.stage + (1 if kind == "F" else -1)) < p:
-                arrival = rank.free + given.comm
-                (ranks[other].forward if kind == "F" else ranks[other].backward)[i] = arrival
-                heapq.heappush(clock, arrival)
+        now, r = heapq.heappop(clock)
+        rank = ranks[r]
+        kind = rank.choose(now, taste) if rank.free <= now else None
+        if kind is None:
+            continue
+        i = rank.done[kind]
+        rank.order.append(Action(kind, r, i))
+        rank.done[kind] += 1
+        rank.free = now + lasts[r][kind]
+        heapq.heappush(clock, (rank.free, r))
+        if kind == "F" and r == p - 1:
+            rank.backward[i] = rank.free
+        elif kind != "W" and 0 <= (other := r + (1 if kind == "F" else -1)) < p:
+            arrival = rank.free + given.comm
+            (ranks[other].forward if kind == "F" else ranks[other].backward)[i] = arrival
+            if ranks[other].free <= arrival:  # else it decides when it is free, and knows of the input then
+                heapq.heappush(clock, (arrival, other))
     return {rank.stage: rank.order for rank in ranks}

@@ -199,12 +199,6 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
     ("override", "message"),
     [
         ("parallel.cp=2", "parallel.cp=2 asks for context parallelism, which is not supported yet; supported: 1"),
-        (
-            "pipeline.schedule=dualpipe",
-            "pipeline.schedule=dualpipe asks for this schedule in a whole step (`parasim schedule` times it), which is not supported yet; "
-            "supported: naive, gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb1p-interleaved, zb-v, v-half",
-        ),
-        ("pipeline.optimizer=post-validation", "pipeline.optimizer=post-validation asks for post-validation, which is not supported yet; supported: barrier"),
         ("tensor.style=all-gather", "tensor.style=all-gather asks for the column-parallel form, which is not supported yet; supported: megatron"),
         ("tensor.async=true", "tensor.async=true asks for overlap of tensor-parallel collectives, which is not supported yet; supported: false"),
         ("perturb=[{rank: 3, slowdown: 1.5}]", "perturb=(1 entries) asks for slow ranks, weak links and failed nodes, which is not supported yet; supported: []"),

@@ -321,6 +321,13 @@ def test_accumulate_adds_in_the_dtype_of_the_total():
     close(call("accumulate", (5,), {"total": total, "part": part.float()}, {"total": (5,)}), total + part.float().double())
 
 
+def test_squared_norm_adds_to_what_came_before():
+    a, b, n = normal(3, 2), normal(4, seed=1), torch.tensor([2.5], dtype=torch.float64)
+    due = (a**2).sum() + (b**2).sum()
+    close(call("squared_norm", (10,), {"a": a, "b": b}, {"n": (1,)}), due.reshape(1))
+    close(call("squared_norm", (10,), {"n": n, "a": a, "b": b}, {"n": (1,)}), (due + 2.5).reshape(1))
+
+
 def test_flat_slice_pads_to_the_group():
     a, b = normal(2, 2), normal(3, seed=1)  # 7 elements over 3 ranks: 3 each, the last 2 of the 9 are padding
     flat = torch.cat([a.reshape(-1), b, torch.zeros(2, dtype=torch.float64)])

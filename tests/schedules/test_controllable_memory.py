@@ -68,7 +68,7 @@ def test_equal_times_give_the_hand_made_schedules(p: int, m: int) -> None:
 def test_the_choice_is_made_by_the_times_of_the_simulator(name: str, p: int, m: int, t: tuple[float, float, float], c: float) -> None:
     """The small evaluator of zb-auto and the engine agree on span and makespan."""
     report = time_schedule(name, p, m, times=t, comm=c)[0]
-    span, makespan = span_and_makespan(report.orders, t, c)
+    span, makespan = span_and_makespan(report.orders, (t,) * p, c)
     assert makespan == pytest.approx(report.makespan)
     assert span == pytest.approx(max(e - s for s, e in zip(report.rank_start, report.rank_end, strict=True)))
 
