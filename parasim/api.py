@@ -149,7 +149,8 @@ def time_study(study: Study, comm: float) -> tuple[ScheduleReport, Timeline | No
 
 def op_seconds(run: Run) -> Callable[[int, Compute], float]:
     """Predicted seconds of a Compute op on any rank of the run: what the executor sleeps."""
-    return lambda rank, op: sum(kernel_seconds(k, run.cluster.accelerator, run.profile) for k in op.kernels)
+    paces = run.cluster.paces(run.devices).tolist()
+    return lambda rank, op: float(paces[rank] * sum(kernel_seconds(k, run.cluster.accelerator, run.profile) for k in op.kernels))
 
 
 __all__ = [

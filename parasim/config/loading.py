@@ -12,10 +12,11 @@ from ..documents import Document, Problem, parse, read, refusal
 from ..errors import InvalidLayout
 from ..model.spec import Transformer
 from ..provenance import stamp
+from .changed import changed, needed
 from .named import LOADERS, inputs, load_named, specs, wrong_names
 from .overrides import apply
 from .resolve import resolve
-from .run import Run
+from .run import Loaded, Run
 from .source import echo, expanded
 from .stack import with_stack
 from .validate import validate
@@ -62,7 +63,7 @@ def _run(document: Document, name: str, before: Run | None = None) -> Run:
     if keys is None:
         bad = {p.path.partition(".")[0] for p in problems}
         raise refusal([*problems, *wrong_names(document, bad)])
-    named = load_named(document, keys.devices, _unchanged(document, keys.devices, before))
+    named = load_named(document, needed(keys), _unchanged(document, needed(keys), before))
     if keys.batch.sequence is None and isinstance(named.model, Transformer):
         rule = f"is missing; {named.model.name} is a transformer and needs the length of a sequence (tokens), such as 4096"
         raise refusal([Problem(document.place(("batch",)), "batch.sequence", rule, "missing")])
@@ -78,24 +79,22 @@ def _run(document: Document, name: str, before: Run | None = None) -> Run:
     return Run(
         name=keys.name or name,
         plan=plan,
-        cluster=named.cluster,
+        cluster=changed(named.cluster, keys, document),
         profile=named.profile,
         devices=keys.devices,
         source=expanded(keys, _plain({k: v for k, v in located.items() if v is not None}), plan),
         echo=echo(written),
         provenance=stamp({**document.inputs, **inputs(document), "plan": repr(plan)}),
         document=document,
+        loaded=Loaded(named.cluster, needed(keys)),
     )
 
 
 def _unchanged(document: Document, devices: int, before: Run | None) -> dict[str, object]:
     """Model, cluster and profile of `before` as far as `document` writes the same of them."""
-    if before is None or before.document is None:
+    if before is None or before.document is None or before.loaded is None:
         return {}
     new, old = specs(document), specs(before.document)
-    same = {key for key in LOADERS if new[key] == old[key] and (key != "cluster" or devices == before.devices)}
-    return {key: value for key, value in _parts(before).items() if key in same}
-
-
-def _parts(run: Run) -> dict[str, object]:
-    return {"model": run.plan.model, "cluster": run.cluster, "profile": run.profile}
+    same = {key for key in LOADERS if new[key] == old[key] and (key != "cluster" or devices == before.loaded.devices)}
+    parts = {"model": before.plan.model, "cluster": before.loaded.cluster, "profile": before.profile}
+    return {key: value for key, value in parts.items() if key in same}

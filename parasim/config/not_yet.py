@@ -38,8 +38,6 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("tensor.style", _other_than("megatron"), "the column-parallel form", "supported: megatron"),
     NotYet("tensor.asynchronous", _given, "overlap of tensor-parallel collectives", "supported: false"),
     NotYet("context.style", _other_than("ring"), "context parallelism", "supported: ring (the default, without effect while cp is 1)"),
-    NotYet("perturb", _given, "slow ranks, weak links and failed nodes", "supported: []"),
-    NotYet("placement", _given, "placement of ranks", "leave it out: ranks fill whole nodes in order"),
 )
 
 

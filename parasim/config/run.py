@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ..cost.profile import Profile
 from ..documents import Document
 from ..topology.cluster import Cluster
 from .plan import Plan
+
+
+class Loaded(NamedTuple):
+    """A cluster before placement and perturbations, and for how many devices it was asked."""
+
+    cluster: Cluster
+    devices: int
 
 
 @dataclass(frozen=True)
@@ -17,7 +25,7 @@ class Run:
 
     `source` is the run file with every default written out and every `auto` resolved (plain data; `build(run.source)` gives the same run).
     `echo` maps the path of every quantity to how it was read ("25 MiB = 26214400 bytes"). `provenance` holds versions and hashes of the inputs.
-    `document` is what was written, kept for `vary`.
+    `document` is what was written and `loaded` the cluster it names, kept for `vary`; `cluster` has the placement and the perturbations in it.
     """
 
     name: str
@@ -29,3 +37,4 @@ class Run:
     echo: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
     document: Document | None = field(default=None, repr=False, compare=False)
+    loaded: Loaded | None = field(default=None, repr=False, compare=False)

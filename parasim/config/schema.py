@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PlainValidator, Tag, model_validator
 from pydantic.fields import FieldInfo
 
 from ..parallel.layout import PARTS, DataParallel
 from ..units import Dimension
-from .scalars import Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, hint, shown, wrong
+from .scalars import MOST_THINGS, Auto, Count, Duration, Flag, Name, Natural, Positive, Size, Things, Word, hint, shown, wrong
 from .stack import stack_names
 
+PLACEMENTS = ("by-node", "round-robin")
 AXES = ("tp", "cp", "ep", "dp", "pp")
 Dtype = Literal["bf16", "fp16", "fp32", "fp64"]
 Precision = Literal["bf16", "fp16", "fp32", "fp64", "fp8"]
@@ -226,6 +227,25 @@ def _load_form(value: object) -> object:
     raise wrong(f"{shown(value)} is not a load of experts; write balanced, {{zipf: 1.2}} or {{shares: [...]}}")
 
 
+def _placement_form(value: object) -> str | tuple[int, ...]:
+    """A name, or devices: whole numbers and ranges "8-15" (also downwards)."""
+    if isinstance(value, str) and value in PLACEMENTS:
+        return value
+    if isinstance(value, list | tuple) and value:
+        return tuple(i for entry in value for i in _devices(entry))
+    raise wrong(f"{shown(value)} is no placement{hint(str(value), PLACEMENTS)}; or a list of devices and ranges such as [8-15, 0-7]")
+
+
+def _devices(entry: object) -> range:
+    """The devices that an entry of a placement names: 8, or 8-15."""
+    first, dash, last = str(entry).replace(" ", "").partition("-")
+    ends = (first, last if dash else first)
+    if isinstance(entry, bool) or not all(end.isdecimal() and int(end) < MOST_THINGS for end in ends):
+        raise wrong(f"{shown(entry)} is no device; write whole numbers from 0 and ranges, such as [8-15, 0-7]")
+    low, high = map(int, ends)
+    return range(low, high + 1) if low <= high else range(low, high - 1, -1)
+
+
 ModelForm = Annotated[
     Annotated[Word, Tag("name")] | Annotated[TransformerKeys, Tag("transformer")] | Annotated[MlpKeys, Tag("mlp")] | Annotated[FixedKeys, Tag("fixed")],
     Discriminator(_model_tag),
@@ -366,15 +386,29 @@ class OffloadKeys(Block):
     parameters: Flag = key(False, "whether parameters do; layers are fetched when they are used")
 
 
+PERTURBATIONS = ({"rank", "slowdown"}, {"link", "bandwidth"}, {"link", "failed"}, {"node", "failed"})
+
+
 class PerturbKeys(Block):
-    """One thing that is slower than it should be: a rank, a link or a node."""
+    """One thing that is slower than it should be, or down: a rank, a link or a node."""
 
     rank: Natural | None = key(None, "rank that computes slowly")
     slowdown: Positive | None = key(None, "factor on its compute time", "ratio")
     link: Word | None = key(None, "link with less bandwidth")
     bandwidth: Positive | None = key(None, "fraction of its bandwidth that is left", "ratio")
     node: Natural | None = key(None, "node that is down")
-    failed: Flag | None = key(None, "true: it is down")
+    failed: Flag | None = key(None, "true: the node or link is down")
+
+    @model_validator(mode="after")
+    def _one_form(self) -> PerturbKeys:
+        given = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        if given not in PERTURBATIONS or self.failed is False:
+            text = ", ".join(f"{name}: {str(v).lower() if isinstance(v, bool) else v}" for name, v in self.model_dump(exclude_none=True).items())
+            legal = "{rank: 3, slowdown: 1.5}, {link: node0.nic3, bandwidth: 0.25}, {link: node0.nic3, failed: true} or {node: 12, failed: true}"
+            raise wrong(f"{{{text}}} is no perturbation; write {legal}")
+        if self.bandwidth is not None and self.bandwidth > 1:
+            raise wrong(f"bandwidth: {self.bandwidth:g} is more than all of it; write the fraction that is left, such as 0.25")
+        return self
 
 
 class RunKeys(Block):
@@ -390,7 +424,11 @@ class RunKeys(Block):
         None, "named structural defaults, which the keys that are written override; `parasim catalog stacks` lists them", type_="name"
     )
     profile: Word | None = key(None, "catalog name or path of fitted numbers; omitted: datasheet numbers")
-    placement: Any = key(None, "order of the devices, other than node by node", type_="not yet used")
+    placement: Annotated[str | tuple[int, ...], PlainValidator(_placement_form)] = key(
+        "by-node",
+        "device of each rank. by-node: fill one node after the other; round-robin: one device of each node in turn; a list: device of rank 0, 1, ...",
+        type_="`by-node`, `round-robin` or a list of devices and ranges such as [8-15, 0-7]",
+    )
     parallel: ParallelKeys = key(ParallelKeys(), "degrees")
     dp: DpKeys = key(DpKeys(), "data parallel")
     zero: ZeroKeys = key(ZeroKeys(), "ZeRO")

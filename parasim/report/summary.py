@@ -14,6 +14,7 @@ from ..program.ops import CATEGORIES
 from ..timeline import COMPUTE, Timeline
 from ..units import format_seconds
 from .accounting import NAMES, RankTimes, Window, rank_times, step_window
+from .blame import blame, straggler
 from .network import link_use
 from .values import UPPER_BOUND, Engine, MemorySummary, Report, Stage, StepTimes
 
@@ -54,6 +55,8 @@ def summarize(timeline: Timeline, run: Run) -> Report:
         memory=_memory(timeline, run, by_stage),
         stages=_stages(by_stage, times, window),
         links=link_use(timeline, window),
+        blame=blame(timeline, window),
+        straggler=straggler(by_stage, {r: t.compute for r, t in times.items()}, timeline.multiplicity),
         engine=Engine(
             ranks=len(times),
             classes=int(timeline.meta.get("classes", len(times))),

@@ -53,6 +53,12 @@ def _headline(report: Report) -> RenderableType:
         table.add_row(
             "binding link" if link.busiest_mean >= BINDING else "busiest link", f"{link.kind}: {link.busiest} is {_percent(link.busiest_mean)} used on average"
         )
+    if report.straggler is not None:
+        s = report.straggler
+        table.add_row("slow rank", f"rank {s.rank} computes {_percent(s.compute / s.others - 1)} longer than the other ranks of stage {s.stage}")
+    if report.blame:
+        b = report.blame[0]
+        table.add_row("waited for", f"rank {b.rank}: {b.waiting} rank{'s' * (b.waiting > 1)} idle for it, up to {format_seconds(b.idle)} each")
     if report.cost is not None:
         table.add_row("cost", f"{report.cost:,.4g} USD per step")
     return table

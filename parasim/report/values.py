@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..memory import MemoryPeak
+from .blame import Blame, Straggler
 from .network import LinkUse
 
 SCHEMA = "parasim.report/1"
+BLAMED = 8  # ranks that reports name as waited for
 
 
 UPPER_BOUND = "datasheet rates without overheads are an upper bound of speed"
@@ -102,6 +104,8 @@ class Report:
     memory: MemorySummary
     stages: tuple[Stage, ...]
     links: tuple[LinkUse, ...]
+    blame: tuple[Blame, ...]
+    straggler: Straggler | None
     engine: Engine
     cost: float | None
     assumptions: tuple[str, ...]
@@ -173,6 +177,8 @@ class Report:
             "memory": self._memory_json(),
             "stages": [_stage_json(s) for s in self.stages],
             "links": [_link_json(u) for u in self.links],
+            "blame": [{"rank": b.rank, "waiting_ranks": b.waiting, "idle_s": b.idle, "total_rank_s": b.total} for b in self.blame[:BLAMED]],
+            "straggler": _straggler_json(self.straggler),
             "engine": {
                 "ranks": self.engine.ranks,
                 "classes": self.engine.classes,
@@ -208,6 +214,10 @@ class Report:
         from .text import as_text
 
         return as_text(self)
+
+
+def _straggler_json(s: Straggler | None) -> dict[str, Any] | None:
+    return None if s is None else {"rank": s.rank, "stage": s.stage, "compute_s": s.compute, "others_compute_s": s.others}
 
 
 def _stage_json(s: Stage) -> dict[str, Any]:

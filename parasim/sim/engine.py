@@ -120,7 +120,7 @@ class Engine:
         self.slowed: dict[int, float] = defaultdict(float)
         self._meetings: dict[Hashable, _Meeting] = {}
         self._ordinals: Counter[Hashable] = Counter()
-        self._pricer = Pricer(self.traffic, self.fold, self.network.path, cluster.accelerator, profile)
+        self._pricer = Pricer(self.traffic, self.fold, self.network.path, cluster.accelerator, profile, cluster.paces(workload.world).tolist())
 
     def run(self) -> None:
         """Replay to the end. Raises Deadlock naming what is stuck."""

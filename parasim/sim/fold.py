@@ -56,8 +56,10 @@ def kind_of(structure: Hashable, ranks: tuple[int, ...], colour: IntArray, *, or
 def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool = True) -> Fold:
     """The coarsest equitable partition, or every rank alone when folding is off."""
     refinement = _Refinement(traffic.instances(), cluster, capacity, workload.world)
-    colour = _renumbered(np.asarray(workload.class_of_rank) if enabled else np.arange(workload.world))
+    colour = _renumbered(mix(np.asarray(workload.class_of_rank), _paces(cluster, workload.world)) if enabled else np.arange(workload.world))
     reasons = []
+    if enabled and (slow := int((cluster.paces(workload.world) != 1).sum())):
+        reasons.append(f"{slow} ranks compute at another pace")
     while True:
         refined = refinement.refine(colour)
         before, after = int(colour.max()) + 1, int(refined.max()) + 1
@@ -172,6 +174,11 @@ def _summed(hashes: Hashes, at: IntArray, n: int) -> Hashes:
     out = np.zeros(n, dtype=np.uint64)
     np.add.at(out, at, hashes)
     return out
+
+
+def _paces(cluster: Cluster, world: int) -> Hashes:
+    """A hash per rank: how long its device takes to compute."""
+    return np.asarray(cluster.paces(world).view(np.uint64))
 
 
 def _renumbered(colour: NDArray[np.generic]) -> IntArray:

@@ -5,7 +5,7 @@ Worked out once per template, never per instance; equal kernels and equal collec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -77,6 +77,7 @@ class Pricer:
     path: Callable[[Mapping[int, float]], Path]
     accelerator: Accelerator
     profile: Profile
+    paces: Sequence[float]
     _seconds: dict[Hashable, float] = field(default_factory=dict)
     _moves: dict[Hashable, tuple[Move, ...]] = field(default_factory=dict)
     _routes: dict[Hashable, Route] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Pricer:
 
     def _step(self, rank: int, c: int, program: Program, op: Op) -> Step:
         if isinstance(op, Compute):
-            return Step(op, self.profile.get("compute.op_overhead", 0.0) + sum([self._kernel(k) for k in op.kernels]))
+            return Step(op, (self.profile.get("compute.op_overhead", 0.0) + sum([self._kernel(k) for k in op.kernels])) * self.paces[rank])
         if isinstance(op, Collective):
             return Step(op, route=self._route(rank, op, collective_size(program, op)))
         assert isinstance(op, P2P)

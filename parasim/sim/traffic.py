@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..collectives.plan import CollectivePlan, plan, send
 from ..cost.profile import Profile
+from ..errors import Unreachable
 from ..program.ops import P2P, Collective, Msg
 from ..program.workload import IntArray, Program, Workload
 from ..topology.cluster import Cluster
@@ -73,14 +74,20 @@ class Traffic:
         if key not in self._plans:
             shares = self.workload.loads[op.load] if op.load else None
             members = [self.devices[r] for r in ranks]
-            self._plans[key] = plan(op.op, float(size.nbytes), members, self.cluster, self.profile, root=op.root, shares=shares, copies=size.copies)
+            try:
+                self._plans[key] = plan(op.op, float(size.nbytes), members, self.cluster, self.profile, root=op.root, shares=shares, copies=size.copies)
+            except Unreachable as error:
+                raise Unreachable(f"group {op.group} of ranks {_listed(ranks)} is partitioned ({op.op}): {error}") from error
         return self._plans[key]
 
     def message(self, nbytes: int, source: int, target: int) -> CollectivePlan:
         """The plan of one message of `nbytes` between two ranks."""
         key = ("send", nbytes, source, target)
         if key not in self._plans:
-            self._plans[key] = send(float(nbytes), self.devices[source], self.devices[target], self.cluster, self.profile)
+            try:
+                self._plans[key] = send(float(nbytes), self.devices[source], self.devices[target], self.cluster, self.profile)
+            except Unreachable as error:
+                raise Unreachable(f"group pp is partitioned between ranks {source} and {target} (send): {error}") from error
         return self._plans[key]
 
     def structure(self, op: Collective, size: Size) -> Hashable:
@@ -171,6 +178,10 @@ class Loads(NamedTuple):
     phase: IntArray = np.zeros(0, dtype=np.int64)
     link: IntArray = np.zeros(0, dtype=np.int64)
     weight: NDArray[np.float64] = np.zeros(0)
+
+
+def _listed(ranks: tuple[int, ...], most: int = 16) -> str:
+    return ", ".join(map(str, ranks[:most])) + (f", ... ({len(ranks)} in all)" if len(ranks) > most else "")
 
 
 def _busy(plan: CollectivePlan) -> list[bool]:

@@ -88,7 +88,8 @@ class Cluster:
     """A network of devices. Compared and hashed by identity.
 
     `nodes` gives every node its kind, one of NODE_KINDS. Rank i runs on `devices[i]`. `node_of` names the server (scale-up domain) of each
-    device. `price` is USD per device and hour. `description` holds the numbers the cluster was built from, with their sources, for reports.
+    device. `slowdown` says how many times as long as it should
+    a device computes (absent: 1). `price` is USD per device and hour. `description` holds the numbers it was built from, with their sources, for reports.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Cluster:
     router: Router = field(repr=False)
     price: float | None = None
     description: Mapping[str, Number | str] = field(default_factory=dict)
+    slowdown: Mapping[str, float] = field(default_factory=dict)
     _routes: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
     _scaled: dict[tuple[float, ...], NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
 
@@ -166,6 +168,10 @@ class Cluster:
             self._scaled[factors] = self.bandwidths * np.array(factors)[self.kinds]
             self._scaled[factors].flags.writeable = False
         return self._scaled[factors]
+
+    def paces(self, ranks: int) -> NDArray[np.float64]:
+        """How many times as long each of the first `ranks` ranks computes as the accelerator should; float[ranks]."""
+        return np.array([self.slowdown.get(device, 1.0) for device in self.devices[:ranks]])
 
     @cached_property
     def bandwidths(self) -> NDArray[np.float64]:

@@ -1,0 +1,120 @@
+"""Who is waited for: every idle second of a rank, blamed on the rank that was computing while it waited.
+
+An idle piece of a rank ends when a transfer starts; the transfer starts when the last of its partners is ready, and that one is waited for.
+Where that one was itself waiting meanwhile, the piece goes on to whom it waited for. Idle time after a rank's last op waits for the rank that
+ends last. The longest pieces are looked at, up to MOST.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..timeline import COMPUTE, Timeline
+from .accounting import IDLE, Window, rank_gaps
+
+MOST = 2000  # idle pieces that are looked at, longest first
+NOTABLE = 1.01  # compute over that of the other ranks of the stage, from which a rank is called slow
+DEEPEST = 64  # ranks that wait in a row
+NEAR = 1e-12  # seconds: times that differ by less are the same instant
+
+
+@dataclass(frozen=True)
+class Blame:
+    """`idle`: the longest that one of the `waiting` ranks is idle for `rank` in a step (s); `total`: over all of them (rank-seconds)."""
+
+    rank: int
+    waiting: int
+    idle: float
+    total: float
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """The transfers of one rank that waited for a partner, by start: (ready, start, culprit)."""
+
+    start: list[float]
+    rows: list[tuple[float, float, int]]
+
+    def ending(self, low: float, high: float) -> int | None:
+        """For whom the rank waits in [low, high]: the last to come of the first transfer that starts at `high` or later."""
+        at = bisect_right(self.start, high - NEAR * max(1.0, high))
+        found = (row for row in self.rows[at : at + 8] if row[0] <= low + NEAR * max(1.0, low))
+        return next((culprit for _, _, culprit in found), None)
+
+
+def blame(timeline: Timeline, window: Window) -> tuple[Blame, ...]:
+    """The ranks that others are idle for, the one with most rank-seconds first; empty where nobody waits."""
+    ranks = timeline.ranks
+    pieces = [(g.end - g.start, g.start, g.end, r) for r in ranks for g in rank_gaps(timeline, r, window) if g.cause == IDLE and g.end > g.start]
+    if not pieces:
+        return ()
+    pieces.sort(reverse=True)
+    waits = _waits(timeline)
+    last = int(timeline.ops["rank"][np.argmax(timeline.ops["end"])])
+    held: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for _, low, high, rank in pieces[:MOST]:
+        culprit = last if high >= window.end - NEAR else _culprit(waits, rank, low, high)
+        if culprit != rank:
+            held[culprit][rank] += high - low
+    many = timeline.multiplicity
+    found = [Blame(c, sum(many[r] for r in by), max(by.values()), sum(many[r] * s for r, s in by.items())) for c, by in held.items()]
+    return tuple(sorted(found, key=lambda b: (-b.total, b.rank)))
+
+
+def _culprit(waits: Mapping[int, _Waits], rank: int, low: float, high: float) -> int:
+    """Follow who waits for whom from `rank` to one that does not wait in [low, high]."""
+    for _ in range(DEEPEST):
+        following = waits[rank].ending(low, high) if rank in waits else None
+        if following is None or following == rank:
+            return rank
+        rank = following
+    return rank
+
+
+def _waits(timeline: Timeline) -> dict[int, _Waits]:
+    """Per kept rank its transfers that waited. Who came last is ready when the transfer starts; transfers of one start and axis met there."""
+    rows = timeline.ops[(timeline.ops["kind"] != COMPUTE) & (timeline.ops["end"] > timeline.ops["start"])]
+    late = rows["start"] - rows["ready"] <= NEAR * np.maximum(1.0, rows["start"])
+    came: dict[tuple[float, int], int] = {}
+    for row in rows[late]:
+        came.setdefault(_meeting(row), int(row["rank"]))
+    out: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
+    for row in rows[~late]:
+        culprit = came.get(_meeting(row))
+        if culprit is not None:
+            out[int(row["rank"])].append((float(row["ready"]), float(row["start"]), culprit))
+    for found in out.values():
+        found.sort(key=lambda row: row[1])
+    return {rank: _Waits([start for _, start, _ in found], found) for rank, found in out.items()}
+
+
+def _meeting(row: NDArray[Any]) -> tuple[float, int]:
+    return float(row["start"]), int(row["axis"])
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that computes longer than the others of its stage: `compute` against the median `others` of them (s)."""
+
+    rank: int
+    stage: int
+    compute: float
+    others: float
+
+
+def straggler(stages: Iterable[tuple[int, Mapping[int, float]]], compute: Mapping[int, float], multiplicity: Mapping[int, int]) -> Straggler | None:
+    """The rank that exceeds the median of its stage by the largest factor, at least NOTABLE; `stages` lists the kept ranks of every stage."""
+    worst: Straggler | None = None
+    for stage, ranks in stages:
+        slowest = max(ranks, key=lambda r: (compute[r], -r))
+        others = float(np.median(np.repeat([compute[r] for r in ranks], [multiplicity.get(r, 0) for r in ranks])))
+        if others > 0 and compute[slowest] > NOTABLE * others and (worst is None or compute[slowest] / others > worst.compute / worst.others):
+            worst = Straggler(slowest, stage, compute[slowest], others)
+    return worst
