@@ -194,7 +194,7 @@ REFUSED = [
     ("empty file", ["empty.yaml"], 3, ["empty.yaml"]),
     ("config.json without its keys", ["keyless.yaml"], 3, ["config.json", "hidden_size", "num_hidden_layers"]),
     ("a directory for a file", ["."], 2, ["."]),
-    ("not yet", ["--set", "perturb=[{rank: 3, slowdown: 1.5}]"], 1, ["perturb", "not supported yet"]),
+    ("not yet", ["--set", "pipeline.optimizer=post-validation"], 1, ["pipeline.optimizer", "not supported yet"]),
     ("too many devices", ["tiny.yaml"], 1, ["devices=4", "at most 2"]),
 ]  # fmt: skip
 
