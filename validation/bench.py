@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from parasim.api import load, lower, simulate, vary
+from parasim.api import build, load, lower, simulate, vary
 from parasim.errors import Refused
 
 
@@ -57,6 +57,7 @@ def bench(repeats: Annotated[int, typer.Option(min=1, help="Runs per line; the m
             Goal("parasim --help", median(command("--help"), repeats), 0.4),
             Goal("parasim run: the default run and its five files", median(command("run", "--out", str(Path(folder) / "out")), repeats), 3.0),
         ]
+        goals.append(Goal("lower, verify, simulate DeepSeek-V3, 2,048 GPUs, DualPipe", median(_deepseek, repeats), 5.0))
     for goal in goals:
         typer.echo(str(goal))
     for line in _stages(repeats):
@@ -64,6 +65,22 @@ def bench(repeats: Annotated[int, typer.Option(min=1, help="Runs per line; the m
     missed = [g.name for g in goals if not g.met]
     if missed:
         raise Refused(f"missed: {'; '.join(missed)}")
+
+
+def _deepseek() -> None:
+    """A step of DeepSeek-V3 as reported (arXiv 2412.19437, section 3): 16 stages by DualPipe, experts over 64 ranks; 120 microbatches per replica."""
+    run = build(
+        {
+            "model": "deepseek-v3",
+            "cluster": "h100-hgx-ib400",
+            "devices": 2048,
+            "batch": {"global": 15360, "micro": 1, "sequence": 4096},
+            "parallel": {"pp": 16, "ep": 64},
+            "pipeline": {"schedule": "dualpipe", "layers": {"first": 3, "last": 2}},
+            "zero": {"stage": 1},
+        }
+    )
+    simulate(lower(run.plan), run.cluster, run.profile)
 
 
 def _stages(repeats: int) -> list[str]:

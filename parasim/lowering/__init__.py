@@ -11,7 +11,7 @@ from ..config.plan import Plan
 from ..errors import InvalidProgram
 from ..model.spec import Transformer
 from ..parallel.mesh import Mesh
-from ..parallel.placement import placement_of, stage_bounds
+from ..parallel.placement import orders_of, placement_of, stage_bounds
 from ..parallel.routing import loads
 from ..program.checks import verify
 from ..program.workload import IntArray, Workload
@@ -21,6 +21,7 @@ from .draft import MIRROR, TIED, Draft, Stage
 from .experts import experts
 from .gather import gather
 from .gradients import gradients
+from .messages import route
 from .offload import offload
 from .pairs import pairs
 from .post_validation import post_validation
@@ -60,10 +61,11 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
     bounds = stage_bounds(layout.pipeline.layers)
     placement = placement_of(layout)
     homes = [tuple(placement.rank(s, i, pp, m) for s in range(len(bounds))) for i in (0, m - 1)]  # of the first and the last microbatch
+    way = route(orders_of(layout), layout.pipeline.comm)
     programs = []
     for rank in range(pp):
         held = [Stage(s, *b) for s, b in enumerate(bounds) if rank in (home[s] for home in homes)]
-        draft = Draft(plan, rank, held, homes[0], placement)
+        draft = Draft(plan, rank, held, homes[0], placement, way)
         for work in PASSES:
             work(draft)
         programs.append(draft.program())

@@ -9,7 +9,8 @@ from ..config.plan import Plan
 from ..parallel.layout import Layout
 from ..program.ops import COMPUTE, Buffer, Category, Collective, CollectiveOp, Compute, DType, Kernel, Label, Op, Ref
 from ..program.workload import Call, Program
-from ..schedules import LOOP, Placement
+from ..schedules import Placement
+from .messages import Route
 
 TIED = "embedding"  # the group of ranks that hold copies of a tied embedding
 MIRROR = "pp.mirror"  # the group of two ranks that hold the same stages, for microbatches from either end
@@ -34,7 +35,7 @@ class Draft:
     """One rank class under construction.
 
     `ranks_of_stage` gives the pipeline rank of every stage, for the first microbatch where that depends on it (`rank_of` tells). `paired` are
-    the (stage, microbatch) of backwards that overlap with the forward before them.
+    the (stage, microbatch) of backwards that overlap with the forward before them; `route` places the messages of all ranks.
     `columns` names the buffers that tensor parallelism cuts and along which dim;
     `rows` the hidden-wide activations that sequence parallelism cuts along dim 0; `shared` the gradients that need one more sum, by group,
     before the data-parallel reduction; `experts` the parameters that are spread over ep and reduced among the ranks with the same experts;
@@ -45,7 +46,8 @@ class Draft:
     rank: int
     stages: list[Stage]
     ranks_of_stage: tuple[int, ...]
-    placement: Placement = LOOP
+    placement: Placement
+    route: Route
     buffers: dict[str, Buffer] = field(default_factory=dict)
     bodies: dict[str, list[Op]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..schedules import Action, Cell, Orders, singles
 from ..schedules.table import Transfer
 
 Step = Cell | Transfer
 Home = Mapping[tuple[int, int], int]  # (stage, microbatch) -> rank
+
+
+class Route(NamedTuple):
+    """Where the messages of a schedule stand: actions and messages of every rank in order, the rank of every (stage, microbatch), `plain` or not."""
+
+    steps: Mapping[int, Sequence[Step]]
+    home: Home
+    plain: bool
+
+
+def route(orders: Orders, comm: str) -> Route:
+    """The route of a schedule under a communication model."""
+    return Route(placed(orders, comm), home_of(orders), plain(orders))
 
 
 def placed(orders: Orders, comm: str) -> Mapping[int, Sequence[Step]]:

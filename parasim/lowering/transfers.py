@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from ..parallel.placement import orders_of
 from ..program.ops import COMPUTE, P2P, Compute, Label, Msg, Op, Ref
 from ..program.workload import Call
 from ..schedules import Pair
 from ..schedules.table import Transfer
 from .draft import Draft, compute
-from .messages import ends, home_of, placed, plain
+from .messages import ends
 from .pairs import parts, second_messages
 
 GATE = "&"  # phase of the op that an overlapped pair starts with
@@ -23,8 +22,7 @@ STREAMS = {"async": "pp.{way}.{channel}", "stream": "pp", "blocking": COMPUTE}
 
 def transfers(draft: Draft) -> None:
     """Messages where `messages.placed` has them: received before a call that needs them, sent after the call that made them."""
-    orders, comm = orders_of(draft.layout), draft.layout.pipeline.comm
-    steps, home = placed(orders, comm)[draft.rank], home_of(orders)
+    steps, home = draft.route.steps[draft.rank], draft.route.home
     calls, left = list[Call](), deque(draft.calls)
     while left:
         number = left[0].step
@@ -38,7 +36,7 @@ def transfers(draft: Draft) -> None:
                 _gate(draft, left[0].body, [(end, slot) for slot, a in enumerate(step) for end in ends(a, home, "RECV")])
             calls.append(left.popleft())
         calls += [left.popleft()] if left and not parts(left[0].body) else []
-    draft.calls = batched(draft.bodies, calls) if comm != "async" and plain(orders) else calls
+    draft.calls = batched(draft.bodies, calls) if draft.layout.pipeline.comm != "async" and draft.route.plain else calls
 
 
 def _gate(draft: Draft, body: str, awaited: list[tuple[Transfer, int]]) -> None:
