@@ -84,6 +84,8 @@ def _data(mode: str, zero: int = 0, shard: int = 2, **knobs: Any) -> dict[str, A
 
 
 SP = {"tensor": Tensor(sequence_parallel=True)}
+SP_ASYNC = {"tensor": Tensor(sequence_parallel=True, asynchronous=True)}
+COLUMNS = {"tensor": Tensor("all-gather")}
 MODULES = ("layernorm", "rotary", "core_attn", "proj", "residual", "mlp")
 UNFUSED = {"kernels": Kernels("unfused", dropout=True)}
 SCALED: dict[str, Any] = {"linear": "fp64"}  # the program of fp8 with copies that lose no digit
@@ -159,6 +161,13 @@ CASES: dict[str, Case] = {
     ),
     "pp2-interleaved-offload-parameters": Case(DEEP, Degrees(pp=2), 4, {"offload": HOST}, "interleaved-1f1b", chunks=2),
     "gpt-tp2-offload-parameters-recompute": Case(replace(GPT, tied=True), Degrees(tp=2), blocks={"offload": HOST, "recompute": Recompute(("full",))}),
+    "tp2-async": Case(MLP, Degrees(tp=2), blocks={"tensor": Tensor(asynchronous=True)}),
+    "tp4-columns": Case(MLP, Degrees(tp=4), blocks=COLUMNS),
+    "gpt-tp2-columns-async": Case(GPT, Degrees(tp=2), blocks={"tensor": Tensor("all-gather", asynchronous=True)}),
+    "llama-tp2-pp2-columns-recompute": Case(LLAMA, Degrees(tp=2, pp=2), 4, {**COLUMNS, "recompute": Recompute(("full",))}),
+    "gpt-tp4-sp-async": Case(GPT, Degrees(tp=4), blocks=SP_ASYNC),
+    "llama-tp2-pp2-zb-h1-sp-async": Case(LLAMA, Degrees(tp=2, pp=2), 4, SP_ASYNC, "zb-h1"),
+    "llama-tp2-sp-async-scaled-recompute": Case(LLAMA, Degrees(tp=2), blocks={**SP_ASYNC, **SCALED, "recompute": Recompute(("full",))}),
     "gpt-tp2-sp": Case(GPT, Degrees(tp=2), blocks=SP),
     "gpt-pp2": Case(replace(GPT, tied=True), Degrees(pp=2), 4),
     "gpt-pp2-zb-v": Case(replace(GPT, layers=4, tied=True), Degrees(pp=2), 4, schedule="zb-v", chunks=2),

@@ -25,18 +25,12 @@ def _more_than_one(value: int, dp: int) -> bool:
     return value > 1
 
 
-def _given(value: object, dp: int) -> bool:
-    return bool(value)
-
-
 def _other_than(*supported: object) -> Callable[[Any, int], bool]:
     return lambda value, dp: value not in supported
 
 
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("parallel.cp", _more_than_one, "context parallelism", "supported: 1"),
-    NotYet("tensor.style", _other_than("megatron"), "the column-parallel form", "supported: megatron"),
-    NotYet("tensor.asynchronous", _given, "overlap of tensor-parallel collectives", "supported: false"),
     NotYet("context.style", _other_than("ring"), "context parallelism", "supported: ring (the default, without effect while cp is 1)"),
 )
 

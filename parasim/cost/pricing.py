@@ -370,6 +370,7 @@ PRICES: Mapping[str, Price] = {
     "cross_entropy_grad": Price(_none, _loss_grad_bytes, "memory"),
     "mean_squared_error": Price(_none, _elementwise(3), "memory"),  # y, target, dy
     "residual_add": Price(_none, _residual_bytes, "memory"),
+    "column_slice": Price(_none, _elementwise(2), "memory"),  # the part, read and written
     "zero": Price(_none, _flat_bytes(1), "memory"),
     "accumulate": Price(_none, _flat_bytes(3), "memory"),
     "squared_norm": Price(_none, _flat_bytes(1), "memory"),

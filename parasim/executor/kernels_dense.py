@@ -177,6 +177,11 @@ def rms_norm_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensor
     return (context.accumulate(kernel, t, 0, (dy * xhat).sum(0)),)
 
 
+def column_slice(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """The columns of this rank."""
+    return (context.cut(kernel.writes[0].name, t[0]),)
+
+
 def residual_add(_: Context, __: Kernel, t: Tensors) -> Tensors:
     """c = a + b (+ bias)."""
     c = t[0] + t[1]

@@ -87,6 +87,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "cross_entropy_grad": language.cross_entropy_grad,
     "mean_squared_error": language.mean_squared_error,
     "residual_add": dense.residual_add,
+    "column_slice": dense.column_slice,
     "zero": state.zero,
     "accumulate": state.accumulate,
     "squared_norm": state.squared_norm,

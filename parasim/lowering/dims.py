@@ -163,6 +163,7 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "cross_entropy_grad": lambda k, s: (*s(k.reads[0]), k.dims[0]),
         "mean_squared_error": lambda k, s: (*s(k.reads[0]), k.dims[0]),
         "residual_add": _written,
+        "column_slice": _written,
         "zero": _elements,
         "accumulate": _elements,
         "squared_norm": lambda k, s: (sum(prod(s(r)) for r in k.reads if r not in k.writes),),

@@ -2,7 +2,9 @@
 parallelism, all-gather and reduce-scatter in their place (Korthikanti et al. 2022, arXiv 2205.05198).
 
 It cuts the buffers that the compute pass marked and inserts collectives at kernel roles; it knows no layer and no buffer name. The
-collectives are waited for at once, so they sit on the compute stream.
+collectives are waited for at once, so they sit on the compute stream. Asynchronous, as Megatron-LM has it, those of the backward of a
+column-parallel layer run on a stream of their own: the sum of the input gradient beside the weight gradient, and under sequence parallelism
+the second gather of the layer's input beside the input gradient. `all-gather` is the column-parallel form: every layer is cut along columns.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from ..program.ops import COMPUTE, Collective, Compute, Kernel, Label, Op, Ref
 from .draft import Draft, collective
 
 AXIS = "tp"
+STREAM = "tp.async"
 # (kernel family, role) -> what opens (reads gathered, by position) and what closes (writes reduced)
 OPENS = {
     ("linear", "column"): 0,
@@ -33,14 +36,24 @@ def tensor(draft: Draft) -> None:
     degree = draft.layout.degrees.tp
     if degree == 1:
         return
-    sequence_parallel = draft.layout.tensor.sequence_parallel
+    how = draft.layout.tensor
+    rewrite = _gather_outputs if how.style == "all-gather" else _rewrite
+    if how.style == "all-gather":
+        _recut_rows(draft)
     for name, dim in draft.columns.items():
         _cut(draft, name, dim, degree)
-    if sequence_parallel:
+    if how.sequence_parallel:
         for name in sorted(draft.rows):
             _cut(draft, name, 0, degree)
     for key, body in draft.bodies.items():
-        draft.bodies[key] = list(_rewrite(draft, body, sequence_parallel))
+        draft.bodies[key] = list(rewrite(draft, body))
+
+
+def _recut_rows(draft: Draft) -> None:
+    """In the column-parallel form the weights that would be cut along rows are cut along columns too."""
+    for kernel in (k for body in draft.bodies.values() for op in body if isinstance(op, Compute) for k in op.kernels):
+        if (kernel.name, kernel.role) == ("linear", "row"):
+            draft.columns |= dict.fromkeys((kernel.reads[1].name, f"{kernel.reads[1].name}.grad"), 1)
 
 
 def _cut(draft: Draft, name: str, dim: int, degree: int) -> None:
@@ -49,36 +62,98 @@ def _cut(draft: Draft, name: str, dim: int, degree: int) -> None:
     draft.buffers[name] = replace(buffer, shape=shape, shard=(*buffer.shard, (dim, AXIS)))
 
 
-def _rewrite(draft: Draft, body: list[Op], sequence_parallel: bool) -> Iterator[Op]:
+def _rewrite(draft: Draft, body: list[Op]) -> Iterator[Op]:
+    sequence_parallel, overlapped = draft.layout.tensor.sequence_parallel, draft.layout.tensor.asynchronous
     gathered: dict[Ref, Ref] = {}
-    for op in body:
+    for i, op in enumerate(body):
         assert isinstance(op, Compute)
         kernel = op.kernels[0]
-        opens, closes = OPENS.get((kernel.name, kernel.role)), (kernel.name, kernel.role) in CLOSES
+        opens = OPENS.get((kernel.name, kernel.role))
         if opens is not None and sequence_parallel:
             source = kernel.reads[opens]
             if source not in gathered:
                 gathered[source] = _whole(draft, source, "full")
                 yield _communicate(op.label, "all_gather", source, gathered[source], 0)
             kernel = replace(kernel, reads=tuple(gathered[r] if r == source else r for r in kernel.reads))
+        if overlapped and sequence_parallel and (source_ := _input_of_pair(kernel, body[i + 1 :])) and source_ not in gathered:
+            gathered[source_] = _whole(draft, source_, "full")
+            yield _communicate(op.label, "all_gather", source_, gathered[source_], 0, STREAM)
         for written in kernel.writes:
             gathered.pop(written, None)
-        if closes:
-            yield from _close(draft, op, kernel, sequence_parallel)
-        elif kernel.name == "cross_entropy_stats":
-            yield from _exchange_stats(draft, op, kernel)
-        elif kernel.name in ("cross_entropy", "cross_entropy_grad"):
-            yield replace(op, kernels=(replace(kernel, reads=(*kernel.reads[:-1], Ref("loss.stats.full", 0))),))
+        if (kernel.name, kernel.role) in CLOSES:
+            yield from _close(draft, op, kernel)
         else:
-            yield op if kernel is op.kernels[0] else replace(op, kernels=(kernel,))
+            yield from _loss(draft, op, kernel)
 
 
-def _close(draft: Draft, op: Compute, kernel: Kernel, sequence_parallel: bool) -> Iterator[Op]:
+def _input_of_pair(kernel: Kernel, following: list[Op]) -> Ref | None:
+    """The input of the layer whose input gradient `kernel` computes, where the weight gradient that reads it comes next."""
+    if kernel.name in ("linear_input_grad", "head_input_grad") and kernel.role == "column" and following:
+        assert isinstance(following[0], Compute)
+        paired = following[0].kernels[0]
+        if paired.name == kernel.name.replace("input", "weight") and paired.role == "column":
+            return paired.reads[0]
+    return None
+
+
+def _loss(draft: Draft, op: Compute, kernel: Kernel) -> Iterator[Op]:
+    """Vocabulary-parallel loss around its kernels; any other op as it is."""
+    if kernel.name == "cross_entropy_stats":
+        yield from _exchange_stats(draft, op, kernel)
+    elif kernel.name in ("cross_entropy", "cross_entropy_grad"):
+        yield replace(op, kernels=(replace(kernel, reads=(*kernel.reads[:-1], Ref("loss.stats.full", 0))),))
+    else:
+        yield op if kernel is op.kernels[0] else replace(op, kernels=(kernel,))
+
+
+def _close(draft: Draft, op: Compute, kernel: Kernel) -> Iterator[Op]:
     """The partial sums of a row-parallel product become the whole (all-reduce) or the rows of this rank (reduce-scatter)."""
+    sequence_parallel = draft.layout.tensor.sequence_parallel
     target = kernel.writes[0]
     partial = _whole(draft, target, "partial")
+    stream = STREAM if draft.layout.tensor.asynchronous and kernel.name.endswith("_input_grad") else COMPUTE
     yield replace(op, kernels=(replace(kernel, writes=(partial, *kernel.writes[1:])),))
-    yield _communicate(op.label, "reduce_scatter" if sequence_parallel else "all_reduce", partial, target, 0 if sequence_parallel else None)
+    yield _communicate(op.label, "reduce_scatter" if sequence_parallel else "all_reduce", partial, target, 0 if sequence_parallel else None, stream)
+
+
+def _gather_outputs(draft: Draft, body: list[Op]) -> Iterator[Op]:
+    """The column-parallel form: the input of every second layer and its output are gathered along columns, its input gradient is
+    reduce-scattered along them; the first layer's input gradient is all-reduced."""
+    sliced: dict[Ref, Ref] = {}
+    for op in body:
+        assert isinstance(op, Compute)
+        kernel = op.kernels[0]
+        if (kernel.name, kernel.role) == ("linear", "row"):
+            whole, part = _whole(draft, kernel.reads[0], "full"), _columns(draft, kernel.writes[0])
+            yield _communicate(op.label, "all_gather", kernel.reads[0], whole, 1)
+            yield replace(op, kernels=(replace(kernel, reads=(whole, *kernel.reads[1:]), writes=(part,)),))
+            yield _communicate(op.label, "all_gather", part, kernel.writes[0], 1)
+        elif kernel.name in ("linear_input_grad", "linear_weight_grad") and kernel.role == "row":
+            at = 0 if kernel.name == "linear_input_grad" else 1
+            dy = kernel.reads[at]
+            if dy not in sliced:
+                sliced[dy] = _columns(draft, dy)
+                yield replace(op, kernels=(Kernel("column_slice", (dy,), (sliced[dy],), (), kernel.dtype),))
+            if at:
+                whole = _whole(draft, kernel.reads[0], "full")
+                yield replace(op, kernels=(replace(kernel, reads=(whole, sliced[dy], *kernel.reads[2:])),))
+                continue
+            partial = _whole(draft, kernel.writes[0], "partial")
+            yield replace(op, kernels=(replace(kernel, reads=(sliced[dy], *kernel.reads[1:]), writes=(partial,)),))
+            stream = STREAM if draft.layout.tensor.asynchronous else COMPUTE
+            yield _communicate(op.label, "reduce_scatter", partial, kernel.writes[0], 1, stream)
+        elif (kernel.name, kernel.role) in CLOSES:
+            yield from _close(draft, op, kernel)
+        else:
+            yield from _loss(draft, op, kernel)
+
+
+def _columns(draft: Draft, ref: Ref) -> Ref:
+    """This rank's columns of a buffer that all ranks hold whole."""
+    buffer = draft.buffers[ref.name]
+    rows, columns = map(int, buffer.shape)
+    draft.buffer(f"{ref.name}.part", (rows, columns // draft.layout.degrees.tp), buffer.category, dtype=buffer.dtype, shard=((1, AXIS),))
+    return Ref(f"{ref.name}.part", ref.slot)
 
 
 def _exchange_stats(draft: Draft, op: Compute, kernel: Kernel) -> Iterator[Op]:
@@ -98,5 +173,7 @@ def _whole(draft: Draft, ref: Ref, suffix: str) -> Ref:
     return Ref(f"{ref.name}.{suffix}", ref.slot)
 
 
-def _communicate(label: Label, op: str, source: Ref, target: Ref, dim: int | None) -> Collective:
-    return collective(label, op, AXIS, (source,), (target,), COMPUTE, dim=dim)  # type: ignore[arg-type]
+def _communicate(label: Label, op: str, source: Ref, target: Ref, dim: int | None, stream: str = COMPUTE) -> Collective:
+    """A collective over tp; one on its own stream is launched after what compute has queued so far."""
+    after = () if stream == COMPUTE else (COMPUTE,)
+    return collective(label, op, AXIS, (source,), (target,), stream, dim=dim, after=after)  # type: ignore[arg-type]

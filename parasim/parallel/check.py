@@ -86,7 +86,10 @@ def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
     tp, batch = layout.degrees.tp, layout.batch
     if not layout.tensor.sequence_parallel:
         return
-    if tp == 1:
+    if layout.tensor.style == "all-gather":
+        rule = "cuts the rows of what row-parallel layers add up, and tensor.style=all-gather has none"
+        yield Violation("tensor.sequence_parallel", "true", rule, "set it to false, or tensor.style to megatron")
+    elif tp == 1:
         yield Violation("tensor.sequence_parallel", "true", "needs parallel.tp of 2 or more, not 1", "set it to false, or raise parallel.tp")
     elif batch.sequence * batch.micro % tp:
         rule = f"must divide the tokens of a microbatch, batch.sequence={batch.sequence} x batch.micro={batch.micro}"

@@ -112,6 +112,7 @@ KERNELS: dict[str, KernelSpec] = {
     "mean_squared_error": _spec("rows columns scale", "y target", "loss dy", "loss (1,) = sum (y - target)^2 / scale, and its derivative"),
     # elementwise
     "residual_add": _spec("rows columns", "a b bias?", "c", "c = a + b (+ bias)"),
+    "column_slice": _spec("rows columns", "x", "y", "this rank's columns of an x that every rank holds whole, a copy"),
     # optimizer
     "zero": _spec("elements", "", "g*", "fill with zeros"),
     "accumulate": _spec("elements", "total part", "total", "total += part"),

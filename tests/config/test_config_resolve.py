@@ -199,8 +199,6 @@ def test_every_key_of_the_format_is_known(write: Any) -> None:
     ("override", "message"),
     [
         ("parallel.cp=2", "parallel.cp=2 asks for context parallelism, which is not supported yet; supported: 1"),
-        ("tensor.style=all-gather", "tensor.style=all-gather asks for the column-parallel form, which is not supported yet; supported: megatron"),
-        ("tensor.async=true", "tensor.async=true asks for overlap of tensor-parallel collectives, which is not supported yet; supported: false"),
     ],
 )  # fmt: skip
 def test_what_is_not_supported_yet_is_an_answer(override: str, message: str) -> None:

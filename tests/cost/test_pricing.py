@@ -115,6 +115,7 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("zero", (C,), 0, 2 * C),
     ("accumulate", (C,), 0, 3 * 2 * C),
     ("squared_norm", (C,), 0, 2 * C),
+    ("column_slice", (R, C), 0, 2 * 2 * R * C),
     ("flat_slice", (C,), 0, 2 * 2 * C),
     ("adam", (C,), 0, (4 * 4 + 3 * 4 + 2) * C),
     ("host_adam", (C,), 0, (4 * 4 + 3 * 4 + 2) * C),

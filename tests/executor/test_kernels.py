@@ -328,6 +328,12 @@ def test_squared_norm_adds_to_what_came_before():
     close(call("squared_norm", (10,), {"n": n, "a": a, "b": b}, {"n": (1,)}), (due + 2.5).reshape(1))
 
 
+def test_column_slices_together_are_the_whole():
+    x = normal(3, 4)
+    parts = [call("column_slice", (3, 2), {"x": x}, {"y": (3, 2)}, shards={"y": ((1, "tp"),)}, places={"tp": Place(i, 2)}) for i in range(2)]
+    close(torch.cat(parts, 1), x)
+
+
 def test_flat_slice_pads_to_the_group():
     a, b = normal(2, 2), normal(3, seed=1)  # 7 elements over 3 ranks: 3 each, the last 2 of the 9 are padding
     flat = torch.cat([a.reshape(-1), b, torch.zeros(2, dtype=torch.float64)])

@@ -60,6 +60,46 @@ def test_sequence_parallelism_moves_as_much_and_gathers_once_more(model: str, t:
     assert not got
 
 
+@pytest.mark.parametrize("model", ["llama", "gpt", "mlp"])
+@pytest.mark.parametrize("t", [2, 4])
+def test_column_parallel_layers_gather_their_outputs(model: str, t: int) -> None:
+    """Per block of two layers: forward the first one's (elementwise) output and the second one's output are gathered; backward the first of
+    these is reduce-scattered and the input gradient of the block all-reduced."""
+    m, blocks = 3, 1 if model == "mlp" else 2
+    _, w = lowered(model, m=m, tp=t, tensor={"style": "all-gather"})
+    inner = ROWS * 2 * {"llama": 96, "gpt": 4 * HIDDEN, "mlp": 64}[model]  # the ffn-wide activation in bf16
+    due = Counter({("all_gather", inner): m * LAYERS, ("all_gather", WHOLE): m * LAYERS * (2 * blocks - 1)})
+    due += Counter({("reduce_scatter", inner): m * LAYERS, ("all_reduce", WHOLE): m * blocks * LAYERS})
+    if model != "mlp":
+        due["reduce_scatter", WHOLE] = m * LAYERS  # attention's output, as wide as hidden
+        due["all_reduce", WHOLE] += 2 * m  # the embedding's output, the head's input gradient
+        due["all_gather", t * STATS] = m
+    assert counted(w.programs[0], "tp") == due
+
+
+@pytest.mark.parametrize("given", [{}, {"sp": True}], ids=str)
+def test_asynchronous_collectives_are_the_same_on_another_stream(given: dict[str, Any]) -> None:
+    """Backward of column-parallel layers (two a block, and the head): the input gradient's sum, and under sequence parallelism the input's gather."""
+    cut = {"model": "gpt", "tp": 2, "m": 1, "sp": "sp" in given}
+    _, waited = lowered(**cut)
+    _, beside = lowered(**{**cut, "sp": False}, tensor={"sequence_parallel": "sp" in given, "async": True})
+    assert counted(beside.programs[0], "tp") == counted(waited.programs[0], "tp")
+    streams = Counter(o.op for o in ops(beside.programs[0]) if isinstance(o, Collective) and o.stream == "tp.async")
+    n = 2 * LAYERS + 1
+    assert streams == (Counter(reduce_scatter=n, all_gather=n) if "sp" in given else Counter(all_reduce=n))
+    assert not [o for o in ops(waited.programs[0]) if o.stream == "tp.async"]
+    # the sum is issued between the two products, the gather before both
+    order = [o.op if isinstance(o, Collective) else k.name for o in ops(beside.programs[0]) for k in getattr(o, "kernels", (o,))]
+    at = order.index("head_input_grad")
+    total, gather = ("reduce_scatter", ["all_gather"]) if "sp" in given else ("all_reduce", [])
+    assert order[at - len(gather) : at + 3] == [*gather, "head_input_grad", total, "head_weight_grad"]
+    everything = ops(beside.programs[0])
+    for i, op in enumerate(everything):  # what runs beside a transfer does not wait for it
+        if op.stream == "tp.async":
+            following = next(o for o in everything[i + 1 :] if isinstance(o, Compute))
+            assert not set(op.writes) & set(following.reads)
+
+
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_recompute_repeats_the_forward_collectives(recompute: str) -> None:
     _, w = lowered("gpt", tp=2, m=3, recompute=recompute)
