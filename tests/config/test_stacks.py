@@ -62,7 +62,8 @@ def test_what_is_written_wins() -> None:
     assert (layout.precision, layout.recompute.modules, layout.recompute.early_stop) == ("bf16", ("full",), False)
     assert not layout.tensor.sequence_parallel and layout.kernels.dropout
     assert run.plan.assumptions[0] == (
-        "stack megatron-2022: kernels.attention=unfused, kernels.dropout=true, recompute.early_stop=false, dp.mode=flat, pipeline.comm=blocking"
+        "stack megatron-2022: kernels.attention=unfused, kernels.dropout=true, recompute.early_stop=false, dp.mode=flat, pipeline.comm=blocking, "
+        "tensor.async=true"
     )
 
 
