@@ -94,16 +94,16 @@ def merge(draft: Draft) -> None:
     """Neighbouring Computes with one label and stream become one op, unless that would make the first wait for another stream too."""
     for key, body in draft.bodies.items():
         out: list[Op] = []
-        elsewhere: dict[Ref, str] = {}  # written on another stream, and no op has waited for it yet -> that stream
-        for op in body:
+        elsewhere: dict[Ref, tuple[str, int]] = {}  # last written on another stream, and nothing has waited for it yet -> that stream, when
+        for i, op in enumerate(body):
             last = out[-1] if out else None
-            awaited = {elsewhere[r] for r in (*op.reads, *op.writes) if elsewhere.get(r, op.stream) != op.stream}
+            awaited = dict(sorted(elsewhere[r] for r in (*op.reads, *op.writes) if r in elsewhere and elsewhere[r][0] != op.stream))
             same = isinstance(last, Compute) and (last.label, last.stream) == (op.label, op.stream)
             if isinstance(op, Compute) and isinstance(last, Compute) and same and not op.after and not awaited:
                 out[-1] = replace(last, kernels=last.kernels + op.kernels)
             else:
                 out.append(op)
-            elsewhere = {r: s for r, s in elsewhere.items() if s not in awaited}
+            elsewhere = {r: (s, at) for r, (s, at) in elsewhere.items() if at > awaited.get(s, -1)}
             if op.stream != COMPUTE:
-                elsewhere |= dict.fromkeys(op.writes, op.stream)
+                elsewhere |= dict.fromkeys(op.writes, (op.stream, i))
         draft.bodies[key] = out
