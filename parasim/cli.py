@@ -189,16 +189,33 @@ def catalog(kind: Annotated[str, typer.Argument(help="models, clusters, accelera
 
 @app.command()
 def plot(
-    kind: Annotated[str, typer.Argument(help="gantt, memory or links.")],
-    timeline: Annotated[Path, typer.Argument(help="A timeline.npz.")],
+    kind: Annotated[str, typer.Argument(help="gantt, memory or links of a timeline; or cluster.")],
+    source: Annotated[str, typer.Argument(metavar="TIMELINE.npz|CLUSTER", help="A timeline.npz; for cluster a catalog name or a file.")],
     out: Annotated[Path, typer.Option(help="PNG, SVG or PDF.")],
+    devices: Annotated[int, typer.Option(min=1, help="Devices that are wanted of a cluster whose count is auto.")] = 1,
 ) -> None:
-    """Draw a saved timeline."""
-    from .api import Timeline
-    from .jobs import draw
+    """Draw a saved timeline, or a cluster."""
+    from .jobs import plot_file
 
-    draw(kind, Timeline.load(timeline), out)
+    plot_file(kind, source, out, devices)
     typer.echo(f"wrote {out}")
+
+
+@app.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(help="Output of nvidia-smi topo -m, NCCL's topology XML, or Slurm's topology.conf.")],
+    kind: Annotated[str, typer.Option(help="nvidia-smi, nccl-xml or slurm; auto goes by the content.")] = "auto",
+    out: Annotated[Path, typer.Option(help="The cluster file to write.")] = Path("cluster.yaml"),
+    accelerator: Annotated[str | None, typer.Option(help="Of a matrix or XML, where it shall not be guessed.")] = None,
+    server: Annotated[str, typer.Option(help="Slurm: the cluster of the catalog whose servers the nodes are.")] = "h100-hgx-ib400",
+    devices_per_node: Annotated[int | None, typer.Option(min=1, help="Slurm: devices of a node; default: those of the server.")] = None,
+    oversubscription: Annotated[float, typer.Option(help="Slurm: of every switch.")] = 1.0,
+) -> None:
+    """Write a cluster file from a description of real machines."""
+    from .jobs import import_topology
+
+    more = {"server": server, "devices_per_node": devices_per_node, "oversubscription": oversubscription}
+    typer.echo(import_topology(file, kind, out, accelerator=accelerator, **more))
 
 
 @app.command()

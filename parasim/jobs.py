@@ -12,6 +12,7 @@ from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, time
 from .collectives.table import parse_ranks, parse_sizes, rows
 from .config import Run
 from .cost.profile import load_profile, save_profile
+from .documents import write
 from .errors import Failed, Malformed, Refused
 from .lowering.study import Study
 from .memory import memory_bound
@@ -22,11 +23,12 @@ from .schedules import SCHEDULES
 from .schedules.table import Table, read_table
 from .schedules.validate import placement_of, sizes, violations
 from .timeline import Timeline
+from .topology.cluster import Cluster
 from .topology.loader import load_cluster
 from .units import format_bandwidth, format_bytes, format_memory, format_seconds
 from .words import known
 
-PICTURES = ("gantt", "memory", "links")
+PICTURES = ("gantt", "memory", "links", "cluster")
 FORMATS = (".png", ".svg", ".pdf")
 SHOWN_AT_MOST = 12  # violations of one table
 
@@ -137,8 +139,26 @@ def check_run(path: Path | None, overrides: Sequence[str]) -> Checked:
     return Checked(run, bounds, run.cluster.accelerator.memory.value)
 
 
-def draw(kind: str, timeline: Timeline, out: Path) -> None:
-    """Draw a timeline into a PNG, SVG or PDF file, which appears only when it is whole. Raises Malformed."""
+def plot_file(kind: str, source: str, out: Path, devices: int) -> None:
+    """Draw a picture of the timeline, or the cluster (of `devices` where its count is auto), that `source` names. Raises Malformed, Unparsable."""
+    known(kind, PICTURES, "plot")
+    draw(kind, load_cluster(source, devices) if kind == "cluster" else Timeline.load(Path(source)), out)
+
+
+def import_topology(path: Path, kind: str, out: Path, **more: Any) -> str:
+    """Write the cluster of a file about real machines as a cluster file; what to say. Raises Malformed, Unparsable."""
+    from .topology.importers import import_cluster
+
+    found = import_cluster(path, kind, **more)  # type: ignore[arg-type]
+    writable(out.parent)
+    write(found.mapping, out)
+    cluster = found.cluster
+    servers = len(set(cluster.node_of.values()))
+    return "\n".join([f"{len(cluster.devices)} x {cluster.accelerator.name} in {servers} servers", *(f"note: {n}" for n in found.notes), f"wrote {out}"])
+
+
+def draw(kind: str, subject: Timeline | Cluster, out: Path) -> None:
+    """Draw a timeline or a cluster into a PNG, SVG or PDF file, which appears only when it is whole. Raises Malformed."""
     from . import plots
 
     known(kind, PICTURES, "plot")
@@ -146,7 +166,7 @@ def draw(kind: str, timeline: Timeline, out: Path) -> None:
         raise Malformed(f"--out {out}: the ending must be one of {', '.join(FORMATS)}")
     writable(out.parent)
     draft = out.with_name(f".{out.stem}.part{out.suffix}")
-    getattr(plots, kind)(timeline).savefig(draft, dpi=DPI)
+    getattr(plots, kind)(subject).savefig(draft, dpi=DPI)
     os.replace(draft, out)
 
 

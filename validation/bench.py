@@ -15,7 +15,10 @@ from typing import Annotated
 import typer
 
 from parasim.api import build, load, lower, simulate, vary
+from parasim.collectives.plan import plan, seconds
+from parasim.cost.profile import datasheet
 from parasim.errors import Refused
+from parasim.topology.loader import load_cluster
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ def bench(repeats: Annotated[int, typer.Option(min=1, help="Runs per line; the m
             Goal("parasim run: the default run and its five files", median(command("run", "--out", str(Path(folder) / "out")), repeats), 3.0),
         ]
         goals.append(Goal("lower, verify, simulate DeepSeek-V3, 2,048 GPUs, DualPipe", median(_deepseek, repeats), 5.0))
+    goals += [_collective(op, ranks, repeats) for op, ranks in (("all_to_all", 1024), ("all_reduce", 16384))]
     for goal in goals:
         typer.echo(str(goal))
     for line in _stages(repeats):
@@ -81,6 +85,16 @@ def _deepseek() -> None:
         }
     )
     simulate(lower(run.plan), run.cluster, run.profile)
+
+
+def _collective(op: str, ranks: int, repeats: int) -> Goal:
+    """One collective on a rail-optimised fat tree, from the cluster's name to its seconds; nothing is kept from run to run."""
+
+    def job() -> None:
+        cluster, profile = load_cluster("h100-hgx-ib400", ranks), datasheet()
+        seconds(plan(op, 1e9, cluster.devices, cluster, profile), cluster, profile)
+
+    return Goal(f"{op} over {ranks} ranks, from the cluster's name", median(job, repeats), 0.5)
 
 
 def _stages(repeats: int) -> list[str]:
