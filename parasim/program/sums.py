@@ -24,8 +24,7 @@ def wrong_sums(program: Program, replicated: Collection[str]) -> list[tuple[str,
     """(op or buffer, what is wrong). `replicated`: the groups over which gradients are summed."""
     walk = _Walk(program, replicated)
     for call in program.calls:
-        for touch in walk.touches[call.body]:
-            walk.visit(call, touch)
+        walk.call(call)
     return walk.end()
 
 
@@ -49,10 +48,13 @@ class _Walk:
         self.shards = {n: b.of for n, b in buffers.items() if b.of and b.category in ("buffers", "parameters") and n not in self.parts}
         parameters = {p for names in self.shards.values() for p in names}
         self.single = {n for b in buffers.values() for n in b.of if n in buffers and buffers[n].category == "gathered"} - parameters
-        interesting = self.total | self.single | self.parts | set(self.shards) | parameters
+        self.watched = interesting = self.total | self.single | self.parts | set(self.shards) | parameters
         self.touches = {
             name: [t for op in body for t in _touches(op) if interesting & {r.name for r in (*t[1], *t[2])}] for name, body in program.bodies.items()
         }
+        self.adds = {body: self._added(touches) for body, touches in self.touches.items()}
+        self.plain = {body for body, touches in self.touches.items() if all(self._plain(t) for t in touches)}
+        self.passed: Counter[tuple[str, int]] = Counter()  # calls of plain bodies, by body and step
         self.expected = self._accumulations()
         self.done: Counter[tuple[str, int]] = Counter()
         self.reduced: Counter[tuple[str, int]] = Counter()
@@ -64,16 +66,35 @@ class _Walk:
     def _ops(self) -> Iterable[Op]:
         return (op for body in self.program.bodies.values() for op in body)
 
+    def _added(self, touches: list[Touch]) -> Counter[str]:
+        """How often a body adds to each gradient."""
+        return Counter(r.name for _, reads, writes, kernel in touches if kernel for r in writes if r.name in self.total and r in reads)
+
+    def _plain(self, touch: Touch) -> bool:
+        """Does it nothing but read parameters and add to gradients?"""
+        _, reads, writes, kernel = touch
+        summed = self.single | self.parts | set(self.shards)
+        added = all(r in writes for r in reads if r.name in self.total) and all(r in reads and r.name in self.total for r in writes if r.name in self.watched)
+        return kernel and added and not any(r.name in summed for r in (*reads, *writes))
+
     def _accumulations(self) -> Counter[tuple[str, int]]:
-        per_body = {
-            body: Counter(r.name for _, reads, writes, kernel in touches if kernel for r in writes if r.name in self.total and r in reads)
-            for body, touches in self.touches.items()
-        }
         total: Counter[tuple[str, int]] = Counter()
         for (body, step), times in Counter((c.body, c.step) for c in self.program.calls).items():
-            for name, n in per_body[body].items():
+            for name, n in self.adds[body].items():
                 total[name, step] += n * times
         return total
+
+    def call(self, call: Call) -> None:
+        """One call; of a plain body only the number of its calls matters, unless a parameter is stale."""
+        if call.body in self.plain and not self.stale:
+            self.passed[call.body, call.step] += 1
+            return
+        for touch in self.touches[call.body]:
+            self.visit(call, touch)
+
+    def _done(self, name: str, step: int) -> int:
+        """Accumulations into a gradient so far."""
+        return self.done[name, step] + sum(self.adds[body][name] * n for (body, s), n in self.passed.items() if s == step)
 
     def visit(self, call: Call, touch: Touch) -> None:
         op, reads, writes, kernel = touch
@@ -99,8 +120,9 @@ class _Walk:
         key = (name, call.step)
         self.reduced[key] += isinstance(op, Collective) and op.group in ((EXPERTS,) if self._group(name) == EXPERTS else (WHOLE, PART))
         self.mirrors[key] += isinstance(op, Collective) and op.group == MIRROR
-        if self.done[key] != self.expected[key]:
-            self.found.append((describe(op, call.microbatches), f"reads {name} after {self.done[key]} of {self.expected[key]} accumulations"))
+        done = self._done(*key)
+        if done != self.expected[key]:
+            self.found.append((describe(op, call.microbatches), f"reads {name} after {done} of {self.expected[key]} accumulations"))
 
     def _read_sum(self, call: Call, op: Op, key: tuple[str, int], reduces: bool) -> None:
         state = self.sums[key]
