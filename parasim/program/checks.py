@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -119,31 +120,64 @@ class _Dry:
     def __init__(self, workload: Workload, resolved: dict[int, Resolved], first: dict[int, int]) -> None:
         self.workload, self.resolved, self.first = workload, resolved, first
         self.queue = {(c, s): [] for c, r in resolved.items() for s in range(len(r.streams))}  # type: dict[tuple[int, int], list[int]]
+        self.edges: dict[int, dict[int, list[int]]] = {}
+        self.meetings: dict[int, dict[int, list[object]]] = {}
+        self.missing: dict[object, int] = {}  # how many ends of a meeting have not come
+        self.members: dict[tuple[int, str], tuple[int, ...]] = {}
+        self.spanning = {g for g in workload.groups if _partners(workload, g)}
         for c, r in resolved.items():
-            for i in self._blocking(r):
-                self.queue[c, int(r.stream[i])].append(i)
+            self._queue(c, r)
         self.at = dict.fromkeys(self.queue, 0)
         self.done = {c: bytearray(len(r)) for c, r in resolved.items()}
         self.blocked: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        self.arrived: dict[object, set[int]] = {}
-        self.passed: dict[object, int] = {}
-        self.ordinal: Counter[object] = Counter()
-        self.posted: dict[object, set[str]] = {}
+        self.posted: dict[int, set[int]] = {c: set() for c in resolved}
         self.waiting: dict[object, list[tuple[int, int]]] = {}
-        self.keys: dict[tuple[int, int], list[object]] = {}
-        self.members: dict[tuple[int, str], tuple[int, ...]] = {}
 
-    def _blocking(self, r: Resolved) -> list[int]:
-        """Instances that can hold something up: transfers, collectives that span classes, both ends of an edge."""
-        spanning = {g for g in self.workload.groups if _partners(self.workload, g)}
-        meets = {
-            name: np.array([isinstance(o, P2P) or (isinstance(o, Collective) and o.group in spanning) for o in body], dtype=bool)
-            for name, body in r.program.bodies.items()
-        }
-        some = np.concatenate([meets[call.body] for call in r.program.calls]) if r.program.calls else np.zeros(0, dtype=bool)
-        some |= np.diff(r.edge_start) > 0
+    def _queue(self, c: int, r: Resolved) -> None:
+        """Queue the instances that can hold something up: transfers, collectives that span classes, both ends of an edge."""
+        meets = {name: np.array([self._spans(op) for op in body], dtype=bool) for name, body in r.program.bodies.items()}
+        meet = np.concatenate([meets[call.body] for call in r.program.calls]) if r.program.calls else np.zeros(0, dtype=bool)
+        waits = np.diff(r.edge_start) > 0
+        some = meet | waits
         some[r.edges] = True
-        return [int(i) for i in np.nonzero(some)[0]]
+        for i, stream in zip(np.nonzero(some)[0].tolist(), r.stream[some].tolist(), strict=True):
+            self.queue[c, stream].append(i)
+        edges, start = r.edges.tolist(), r.edge_start.tolist()
+        self.edges[c] = {i: edges[start[i] : start[i + 1]] for i in np.nonzero(waits)[0].tolist()}
+        ordinals: Counter[object] = Counter()
+        places = zip(np.nonzero(meet)[0].tolist(), r.call[meet].tolist(), r.position[meet].tolist(), strict=True)
+        self.meetings[c] = {i: self._ends(c, r.program, call, position, ordinals) for i, call, position in places}
+
+    def _spans(self, op: Op) -> bool:
+        return isinstance(op, P2P) or (isinstance(op, Collective) and op.group in self.spanning)
+
+    def _ends(self, c: int, program: Program, call: int, position: int, ordinals: Counter[object]) -> list[object]:
+        """The meetings that an op takes part in."""
+        op = program.bodies[program.calls[call].body][position]
+        keys: list[object] = []
+        for name, ends in self._partners_of(c, op, program.calls[call].microbatches):
+            key = (name, ordinals[c, name, ends])
+            ordinals[c, name, ends] += 1
+            self.missing.setdefault(key, 2 if ends else len(name[1]))
+            keys.append(key)
+        return keys
+
+    def _partners_of(self, c: int, op: Op, microbatches: tuple[int, ...]) -> list[tuple[tuple[Any, ...], str]]:
+        """Per meeting of an op its name, the same for all who meet, and which end of a message this is ("": a collective)."""
+        rank, classes = self.first[c], self.workload.class_of_rank
+        if isinstance(op, Collective):
+            return [(("collective", self._classes(c, op.group), op.group, op.stream), "")]
+        assert isinstance(op, P2P)
+        found: list[tuple[tuple[Any, ...], str]] = []
+        for m, end in [(m, "send") for m in op.sends] + [(m, "recv") for m in op.recvs]:
+            peer = int(classes[self.workload.peers[m.peer][rank]])
+            found.append((("message", m.channel, (c, peer) if end == "send" else (peer, c), _microbatch(m.buffer, microbatches)), end))
+        return found
+
+    def _classes(self, c: int, group: str) -> tuple[int, ...]:
+        if (c, group) not in self.members:
+            self.members[c, group] = tuple(sorted({int(x) for x in self.workload.class_of_rank[self.workload.members(self.first[c], group)]}))
+        return self.members[c, group]
 
     def run(self) -> list[tuple[int, int]]:
         """Stuck instances as (class, instance)."""
@@ -154,62 +188,33 @@ class _Dry:
 
     def _advance(self, key: tuple[int, int], todo: list[tuple[int, int]]) -> None:
         c, queue = key[0], self.queue[key]
-        resolved, done = self.resolved[c], self.done[c]
-        while self.at[key] < len(queue):
-            i = queue[self.at[key]]
-            unmet = next((e for e in resolved.waits(i) if not done[e]), None)
+        edges, done, meetings, at = self.edges[c], self.done[c], self.meetings[c], self.at[key]
+        while at < len(queue):
+            i = queue[at]
+            unmet = next((e for e in edges.get(i, ()) if not done[e]), None)
             if unmet is not None:
                 self.blocked.setdefault((c, unmet), []).append(key)
-                return
-            if not self._meet(c, i, key, todo):
-                return
+                break
+            if i in meetings and not self._meet(c, i, key, todo):
+                break
             done[i] = 1
-            self.at[key] += 1
+            at += 1
             todo += self.blocked.pop((c, i), ())
+        self.at[key] = at
 
     def _meet(self, c: int, i: int, key: tuple[int, int], todo: list[tuple[int, int]]) -> bool:
-        """Has every partner of instance i arrived? Registers this one and wakes the others when it completes the meeting."""
-        op = self.resolved[c].op(i)
-        if isinstance(op, Compute):
-            return True
-        if (c, i) not in self.keys:
-            self.keys[c, i] = self._register(c, op, self.resolved[c].microbatches(i))
-            for k in self.keys[c, i]:
-                if self._complete(k):
+        """Has every partner of instance i come? Counts this one and wakes the others when it completes the meeting."""
+        keys = self.meetings[c][i]
+        if i not in self.posted[c]:
+            self.posted[c].add(i)
+            for k in keys:
+                self.missing[k] -= 1
+                if not self.missing[k]:
                     todo += self.waiting.pop(k, ())
-        open_ = next((k for k in self.keys[c, i] if not self._complete(k)), None)
-        if open_ is None:
-            return True
-        self.waiting.setdefault(open_, []).append(key)
-        return False
-
-    def _register(self, c: int, op: Op, microbatches: tuple[int, ...]) -> list[object]:
-        rank, classes = self.first[c], self.workload.class_of_rank
-        if isinstance(op, Collective):
-            if (c, op.group) not in self.members:
-                self.members[c, op.group] = tuple(sorted({int(x) for x in classes[self.workload.members(rank, op.group)]}))
-            members = self.members[c, op.group]
-            ordinal = self.ordinal[c, op.group, op.stream]
-            self.ordinal[c, op.group, op.stream] += 1
-            key: object = ("collective", members, op.group, op.stream, ordinal)
-            self.arrived.setdefault(key, set()).add(c)
-            return [key]
-        keys: list[object] = []
-        assert isinstance(op, P2P)
-        for m, sending in [(m, True) for m in op.sends] + [(m, False) for m in op.recvs]:
-            peer = int(classes[self.workload.peers[m.peer][rank]])
-            ends = (c, peer) if sending else (peer, c)
-            count = ("message", m.channel, ends, _microbatch(m.buffer, microbatches))
-            ordinal = self.ordinal[count, sending]
-            self.ordinal[count, sending] += 1
-            key = (*count, ordinal)
-            self.posted.setdefault(key, set()).add("send" if sending else "recv")
-            keys.append(key)
-        return keys
-
-    def _complete(self, key: object) -> bool:
-        assert isinstance(key, tuple)
-        return len(self.arrived[key]) == len(key[1]) if key[0] == "collective" else len(self.posted[key]) == 2
+        unmet = next((k for k in keys if self.missing[k]), None)
+        if unmet is not None:
+            self.waiting.setdefault(unmet, []).append(key)
+        return unmet is None
 
 
 def _named(program: Program) -> bool:
