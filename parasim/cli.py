@@ -112,6 +112,34 @@ def program(file: RunFile = None, overrides: Overrides = None, rank: Annotated[i
 
 
 @app.command()
+def whatif(
+    file: RunFile = None,
+    overrides: Overrides = None,
+    variants: Annotated[list[str] | None, typer.Option("--variant", metavar="K=V,K=V", help="Settings of one variant; repeatable.")] = None,
+    sweeps: Annotated[list[str] | None, typer.Option("--sweep", metavar="K=A..B:2x", help="Or a row per value: a..b:2x, a..b:2, a,b,c.")] = None,
+    json: AsJson = False,
+    out: Annotated[Path | None, typer.Option(help="Also draw the rows into this PNG, SVG or PDF.")] = None,
+) -> None:
+    """Simulate variants of a run side by side: step, memory, and what binds before and after."""
+    from .jobs import draw_rows, what_if
+
+    found = what_if(file, overrides or (), variants or (), sweeps or ())
+    _print_json(found.to_json()) if json else _print(str(found))
+    if out is not None:
+        draw_rows(found, out)
+
+
+@app.command()
+def explain(file: RunFile = None, overrides: Overrides = None, json: AsJson = False) -> None:
+    """Why the step takes as long: its critical path, what a better machine would gain, who waits for whom."""
+    from .api import load
+    from .plan.explain import explain as explained
+
+    found = explained(load(file, overrides or ()))
+    _print_json(found.to_json()) if json else _print(str(found))
+
+
+@app.command()
 def schedule(
     name: Annotated[str | None, typer.Option(help="Schedule; parasim catalog schedules lists them.")] = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Pipeline ranks.")] = None,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, time_schedule, time_study, writable
 from .collectives.table import parse_ranks, parse_sizes, rows
@@ -27,6 +27,9 @@ from .topology.cluster import Cluster
 from .topology.loader import load_cluster
 from .units import format_bandwidth, format_bytes, format_memory, format_seconds
 from .words import known
+
+if TYPE_CHECKING:
+    from .plan.whatif import WhatIf
 
 PICTURES = ("gantt", "memory", "links", "cluster")
 FORMATS = (".png", ".svg", ".pdf")
@@ -162,12 +165,36 @@ def draw(kind: str, subject: Timeline | Cluster, out: Path) -> None:
     from . import plots
 
     known(kind, PICTURES, "plot")
+    _write(getattr(plots, kind)(subject), out)
+
+
+def _write(figure: Any, out: Path) -> None:
     if out.suffix not in FORMATS:
         raise Malformed(f"--out {out}: the ending must be one of {', '.join(FORMATS)}")
     writable(out.parent)
     draft = out.with_name(f".{out.stem}.part{out.suffix}")
-    getattr(plots, kind)(subject).savefig(draft, dpi=DPI)
+    figure.savefig(draft, dpi=DPI)
     os.replace(draft, out)
+
+
+def what_if(path: Path | None, overrides: Sequence[str], variants: Sequence[str], sweeps: Sequence[str]) -> WhatIf:
+    """The variants and sweeps of the flags beside the run as written. Raises Malformed, and what `load` raises."""
+    from .plan.whatif import asked, whatif
+
+    rows = asked(variants, sweeps)
+    if not rows:
+        raise Malformed("nothing to compare: give --variant k=v,k=v or --sweep k=a..b:2x, such as --variant zero.stage=2 or --sweep batch.micro=1..4:2x")
+    return whatif(load(path, overrides), rows)
+
+
+def draw_rows(found: WhatIf, out: Path) -> None:
+    """Draw where the step of every row goes. Raises Malformed."""
+    from . import plots
+    from .plan.binding import shares
+
+    bars = [("as written", found.baseline), *((v.name, v.report) for v in found.variants if v.report is not None)]
+    picture = [(name, {part: share * report.step_time for part, share in shares(report).items()}, report.memory.fits) for name, report in bars]
+    _write(plots.bars(picture, found.name), out)
 
 
 def collective_rows(

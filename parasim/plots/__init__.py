@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .bars_plot import bars
     from .cluster_plot import cluster
     from .gantt_plot import gantt
     from .links_plot import links
@@ -13,13 +14,14 @@ if TYPE_CHECKING:
     from .perfetto_export import write as write_perfetto
 
 _WHERE = {
+    "bars": ("bars_plot", "bars"),
     "cluster": ("cluster_plot", "cluster"),
     "gantt": ("gantt_plot", "gantt"),
     "links": ("links_plot", "links"),
     "memory": ("memory_plot", "memory"),
     "write_perfetto": ("perfetto_export", "write"),
 }
-__all__ = ["cluster", "gantt", "links", "memory", "write_perfetto"]
+__all__ = ["bars", "cluster", "gantt", "links", "memory", "write_perfetto"]
 
 
 def __getattr__(name: str) -> Any:
