@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..collecting import uncollected
 from ..cost.profile import Profile
 from ..errors import Malformed, Refused, Unreachable
 from ..topology.cluster import LINK_KINDS, Cluster, Link
@@ -56,6 +57,7 @@ class _PerKind(dict[str, float]):
         return self[kind]
 
 
+@uncollected()
 def plan(
     op: str,
     nbytes: float,

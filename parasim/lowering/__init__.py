@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..collecting import uncollected
 from ..config.plan import Plan
 from ..errors import InvalidProgram
 from ..model.spec import Transformer
@@ -53,6 +54,7 @@ PASSES = (
 )
 
 
+@uncollected()
 def lower(plan: Plan, *, check: bool = True) -> Workload:
     """The Workload of a Plan: one Program per rank class (here a pipeline rank), verified. Raises InvalidProgram when `verify` objects."""
     layout = plan.layout

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import __version__
+from ..collecting import uncollected
 from ..memory import MemoryPeak, memory_peaks
 from ..model.layers import attention_convention, model_flops
 from ..program.ops import CATEGORIES
@@ -27,6 +28,7 @@ EXCLUDED = ("framework and driver context", LIBRARY, "allocator fragmentation")
 REMARKS = {LIBRARY: "users report about 1.6 GB for one NCCL communicator, 6 GB for three or more: NVIDIA/nccl#864"}
 
 
+@uncollected()
 def summarize(timeline: Timeline, run: Run) -> Report:
     """The Report of one step (the last of a timeline with several; its time is the distance between the ends of the last two).
 

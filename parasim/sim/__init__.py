@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..collecting import uncollected
 from ..cost.profile import Profile
 from ..program.workload import Workload
 from ..timeline import Timeline
@@ -10,6 +11,7 @@ from .engine import Engine
 from .record import record
 
 
+@uncollected()
 def simulate(workload: Workload, cluster: Cluster, profile: Profile, *, fold: bool = True) -> Timeline:
     """Replay the workload; rank i runs on device i of the cluster. `fold=False` simulates every rank by itself.
 

@@ -239,6 +239,13 @@ class Engine:
 
     def _collective(self, rank: Rank, i: int, stream: str, route: Route) -> Process:
         """Meet the others; the last to come moves the bytes. On another stream than compute that slows the compute of its ranks."""
+        beside = route.present if stream != COMPUTE else ()
+        if len(route.present) == 1:  # all members do what this one does
+            rank.start[i] = self.env.now
+            alone = _Meeting(self.env.event())
+            self._begin(alone, route.moves, rank.rank, i, beside, "collective")
+            yield alone.event
+            return
         ordinal = (rank.rank, route.group, stream)
         key = (route.present, route.group, stream, self._ordinals[ordinal])
         self._ordinals[ordinal] += 1
@@ -249,7 +256,7 @@ class Engine:
         if meeting.arrived == len(route.present):
             del self._meetings[key]
             meeting.start = self.env.now
-            self._begin(meeting, route.moves, rank.rank, i, route.present if stream != COMPUTE else (), "collective")
+            self._begin(meeting, route.moves, rank.rank, i, beside, "collective")
         yield meeting.event
         rank.start[i] = meeting.start
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ..collecting import uncollected
 from ..documents import Document, Problem, dotted, read, refusal
 from ..errors import Malformed, Refused, Violation
 from ..units import format_bandwidth
@@ -23,6 +24,7 @@ from .schema import AcceleratorFile, ClusterFile, EthernetFile, fields_at
 _M = TypeVar("_M", bound=BaseModel)
 
 
+@uncollected()
 def load_cluster(spec: str | Path | Mapping[str, Any], devices: int) -> Cluster:
     """The cluster `spec` (catalog name, path of a cluster.yaml, or an inline mapping) with at least `devices` devices.
 

@@ -1,0 +1,19 @@
+"""Python's cyclic garbage collector looks at every living object again and again while many are made; here it can wait."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No cyclic garbage collection inside: for building what stays alive (clusters, programs, timelines). Also a decorator."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
