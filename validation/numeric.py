@@ -220,7 +220,7 @@ def prove(name: str, change: Callable[[Workload], Workload] = lambda w: w, timeo
 
     case = CASES[name]
     workload = change(lower(case.plan()))
-    ranks = spawn(distance, workload.world, workload, _reference(case, timeout), STEPS // workload.steps, timeout=timeout)
+    ranks = spawn(distance, workload.world, workload, _reference(case, timeout), STEPS, timeout=timeout)
     worst, where = max((difference, f"{buffer} on rank {r}") for r, (difference, buffer, _) in enumerate(ranks))
     return Proof(name, worst, where, tuple(left for _, _, names in ranks for left in names))
 
