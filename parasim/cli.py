@@ -229,6 +229,20 @@ def plot(
     typer.echo(f"wrote {out}")
 
 
+@app.command()
+def export(
+    form: Annotated[str, typer.Argument(help="perfetto (ui.perfetto.dev), or memory-snapshot (pytorch.org/memory_viz).")],
+    timeline: Annotated[Path, typer.Argument(metavar="TIMELINE.npz")],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    rank: Annotated[int, typer.Option(min=0, help="Whose memory.")] = 0,
+) -> None:
+    """Write a saved timeline for another tool."""
+    from .jobs import export_file
+
+    export_file(form, timeline, out, rank)
+    typer.echo(f"wrote {out}")
+
+
 @app.command("import")
 def import_file(
     file: Annotated[Path, typer.Argument(help="Output of nvidia-smi topo -m, NCCL's topology XML, or Slurm's topology.conf.")],

@@ -31,6 +31,7 @@ from .words import known
 if TYPE_CHECKING:
     from .plan.whatif import WhatIf
 
+EXPORTS = ("perfetto", "memory-snapshot")
 PICTURES = ("gantt", "memory", "links", "cluster")
 FORMATS = (".png", ".svg", ".pdf")
 SHOWN_AT_MOST = 12  # violations of one table
@@ -146,6 +147,19 @@ def plot_file(kind: str, source: str, out: Path, devices: int) -> None:
     """Draw a picture of the timeline, or the cluster (of `devices` where its count is auto), that `source` names. Raises Malformed, Unparsable."""
     known(kind, PICTURES, "plot")
     draw(kind, load_cluster(source, devices) if kind == "cluster" else Timeline.load(Path(source)), out)
+
+
+def export_file(form: str, source: Path, out: Path, rank: int) -> None:
+    """Write a timeline for another tool: `perfetto`, or `memory-snapshot` of one rank. Raises Malformed, Unparsable."""
+    from . import plots
+
+    known(form, EXPORTS, "export")
+    timeline = Timeline.load(source)
+    writable(out.parent)
+    if form == "perfetto":
+        plots.write_perfetto(timeline, out)
+    else:
+        plots.write_memory_snapshot(timeline, rank, out)
 
 
 def import_topology(path: Path, kind: str, out: Path, **more: Any) -> str:

@@ -59,14 +59,17 @@ def memory_curve(timeline: Timeline, rank: int) -> MemoryCurve:
 
     Resident bytes are the first row, at time 0 (or the first event, if that is earlier).
     """
-    kept = int(timeline.representative[rank])
-    return _curve(_ordered(timeline.memory[timeline.memory["rank"] == kept]), kept)
+    return _curve(ordered_memory(timeline, rank), int(timeline.representative[rank]))
+
+
+def ordered_memory(timeline: Timeline, rank: int) -> NDArray[Any]:
+    """Rows of `memory` of `rank` (or of the representative that stands for it) on the accelerator, in order of time, deaths first at equal times."""
+    return _ordered(timeline.memory[timeline.memory["rank"] == timeline.representative[rank]])
 
 
 def memory_peak(timeline: Timeline, rank: int, top: int = 8) -> MemoryPeak:
     """The exact peak of `rank`, what it consists of and the `top` largest buffers alive then (same names summed)."""
-    kept = int(timeline.representative[rank])
-    return _peak(_ordered(timeline.memory[timeline.memory["rank"] == kept]), kept, timeline.buffers, top)
+    return _peak(ordered_memory(timeline, rank), int(timeline.representative[rank]), timeline.buffers, top)
 
 
 def memory_peaks(timeline: Timeline, top: int = 8) -> dict[int, MemoryPeak]:

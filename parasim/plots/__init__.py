@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .gantt_plot import gantt
     from .links_plot import links
     from .memory_plot import memory
+    from .memory_snapshot import write as write_memory_snapshot
     from .perfetto_export import write as write_perfetto
 
 _WHERE = {
@@ -19,9 +20,10 @@ _WHERE = {
     "gantt": ("gantt_plot", "gantt"),
     "links": ("links_plot", "links"),
     "memory": ("memory_plot", "memory"),
+    "write_memory_snapshot": ("memory_snapshot", "write"),
     "write_perfetto": ("perfetto_export", "write"),
 }
-__all__ = ["bars", "cluster", "gantt", "links", "memory", "write_perfetto"]
+__all__ = ["bars", "cluster", "gantt", "links", "memory", "write_memory_snapshot", "write_perfetto"]
 
 
 def __getattr__(name: str) -> Any:
