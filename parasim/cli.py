@@ -140,6 +140,44 @@ def explain(file: RunFile = None, overrides: Overrides = None, json: AsJson = Fa
 
 
 @app.command()
+def goodput(
+    file: RunFile = None,
+    overrides: Overrides = None,
+    mtbf: Annotated[str | None, typer.Option(help="Mean time between failures of the job; without it, or --failures, a curve.")] = None,
+    failures: Annotated[str | None, typer.Option(help="Or what fails: llama3-54-days, or a YAML file of causes.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Time that a checkpoint holds training up; default: state over --storage.")] = None,
+    storage: Annotated[str | None, typer.Option(help="Bandwidth of the storage.")] = None,
+    interval: Annotated[str, typer.Option(help="Training between checkpoints: young, daly, or a time.")] = "young",
+    restart: Annotated[str | None, typer.Option(help="Time of a restart.")] = None,
+    detection: Annotated[str | None, typer.Option(help="Time until a failure is noticed.")] = None,
+    silent: Annotated[str | None, typer.Option(help="Share of failures that corrupt silently.")] = None,
+    silent_delay: Annotated[str | None, typer.Option(help="Time until those are noticed.")] = None,
+    spares: Annotated[int | None, typer.Option(help="Spare servers; default: always one.")] = None,
+    repair: Annotated[str | None, typer.Option(help="Time until a server is repaired.")] = None,
+    stragglers: Annotated[str | None, typer.Option(metavar="SHARExFACTOR", help="0.05x1.3: slower by 1.3 for 5 % of the time.")] = None,
+    price: Annotated[str | None, typer.Option(help="Per device; default: the cluster's.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Tokens to train on, such as 15T.")] = None,
+    gpu_hours: Annotated[str | None, typer.Option(help="Or a budget of GPU-hours.")] = None,
+    critical_batch: Annotated[float | None, typer.Option(help="Or a target: its critical batch, in the unit of batch.global.")] = None,
+    minimum_steps: Annotated[float | None, typer.Option(help="And the steps that very large batches would need.")] = None,
+    draws: Annotated[int, typer.Option(help="Also draw that many intervals at random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of those draws.")] = 0,
+    json: AsJson = False,
+) -> None:
+    """Effective training time under failures and checkpoints; wall time, GPU-hours, money."""
+    from .api import load
+    from .plan.goodput_ask import Asked
+    from .plan.goodput_ask import goodput as answer
+
+    asked = Asked(
+        mtbf, failures, checkpoint, storage, interval, restart, detection, silent, silent_delay, spares, repair, stragglers, price, tokens, gpu_hours,
+        critical_batch, minimum_steps, draws, seed,
+    )  # fmt: skip
+    found = answer(load(file, overrides or ()), asked)
+    _print_json(found.to_json()) if json else _print(str(found))
+
+
+@app.command()
 def schedule(
     name: Annotated[str | None, typer.Option(help="Schedule; parasim catalog schedules lists them.")] = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Pipeline ranks.")] = None,

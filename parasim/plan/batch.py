@@ -1,0 +1,57 @@
+"""Batch size as a budget: how many steps and examples a target takes, and who spends the batch.
+
+McCandlish, Kaplan, Amodei et al., An Empirical Model of Large-Batch Training (arXiv 1812.06162), equations 2.11: with the critical batch Bc,
+steps S = Smin (1 + Bc / B), examples E = Emin (1 + B / Bc), Emin = Bc Smin. Any unit of batch (examples, sequences, tokens), the same in both.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ..errors import InvalidLayout, Malformed, Violation
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise Malformed(f"{name} {value:g} must be a number above 0")
+
+
+def steps_to_target(batch: float, critical: float, minimum: float) -> float:
+    """Optimizer steps to the target at `batch`, where ever larger batches would need `minimum`. Raises Malformed for what is not above 0."""
+    _positive(batch=batch, critical_batch=critical, minimum_steps=minimum)
+    return minimum * (1 + critical / batch)
+
+
+def examples_to_target(batch: float, critical: float, minimum: float) -> float:
+    """Examples to the target at `batch`, where ever smaller batches would need `minimum`. Raises Malformed for what is not above 0."""
+    _positive(batch=batch, critical_batch=critical, minimum_examples=minimum)
+    return minimum * (1 + batch / critical)
+
+
+def time_to_target(step: float, batch: float, critical: float, minimum: float) -> float:
+    """Seconds to the target: a step of `step` seconds, as many times as it takes. Raises Malformed for what is not above 0."""
+    return step * steps_to_target(batch, critical, minimum)
+
+
+def useful_speedup(batch: float, larger: float, critical: float) -> float:
+    """How much sooner the target comes when batch and devices grow together from `batch` to `larger` and the step stays as long."""
+    return steps_to_target(batch, critical, 1.0) / steps_to_target(larger, critical, 1.0)
+
+
+def in_flight(dp: int, micro: int, microbatches: int) -> int:
+    """Sequences that a layout needs in one batch: data parallelism and the microbatches of a pipeline spend it, tensor and context parallelism do not."""
+    return dp * micro * microbatches
+
+
+def most_devices(sequences: int, tp: int = 1, cp: int = 1, pp: int = 1) -> int:
+    """Devices that `sequences` per batch can feed: one sequence per data-parallel rank, and a microbatch per pipeline stage to keep it busy."""
+    return max(sequences // pp, 1) * tp * cp * pp
+
+
+def require_batch(sequences: int, dp: int) -> None:
+    """Raise InvalidLayout where data parallelism goes beyond the batch: a rank needs at least one sequence."""
+    if dp > sequences:
+        raise InvalidLayout(
+            [Violation("parallel.dp", str(dp), f"is more than batch.global={sequences}; a rank needs at least one sequence", f"legal: at most {sequences}")]
+        )
