@@ -178,6 +178,21 @@ def goodput(
 
 
 @app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="run, vary: {key: [values] or a..b:2x}, measure, out, options.")],
+    backend: Annotated[str, typer.Option(help="Where the points run: local, dask or slurm.")] = "local",
+    workers: Annotated[int, typer.Option(help="Processes or jobs at a time; 1 and local: this process.")] = 2,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rows that are there.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Every combination of settings of a run, over processes, Dask or Slurm; may be killed and resumed."""
+    from .plan.sweep import load_sweep, run_sweep
+
+    table = run_sweep(load_sweep(file), backend, workers, resume, lambda text: typer.echo(text, err=True))
+    _print_json(table.to_json()) if json else _print(str(table))
+
+
+@app.command()
 def schedule(
     name: Annotated[str | None, typer.Option(help="Schedule; parasim catalog schedules lists them.")] = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Pipeline ranks.")] = None,
