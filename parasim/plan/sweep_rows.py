@@ -63,6 +63,9 @@ class Rows:
         tables = {name for (name,) in self.connection.execute("select name from sqlite_master where type = 'table'")}
         if not {"form", "rows"} <= tables or self.connection.execute("select name from form").fetchall() != [(FORM,)]:
             raise self._broken(f"not of the form {FORM}")
+        pages, size = (self.connection.execute(f"pragma {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        if self.path.stat().st_size < pages * size:  # sqlite reads what is missing of the last page as zeros
+            raise self._broken(f"{self.path.stat().st_size} of {pages * size} bytes are there")
         found = self.connection.execute("pragma integrity_check").fetchone()[0]
         if found != "ok":
             raise self._broken(found.splitlines()[-1])
@@ -76,5 +79,8 @@ class Rows:
             raise Malformed(f"{self.path}: cannot be written ({error})") from None
 
     def all(self) -> dict[str, Row]:
-        """Every row by key."""
-        return {key: json.loads(text) for key, text in self.connection.execute("select key, row from rows")}
+        """Every row by key. Raises Unparsable where they cannot be read."""
+        try:
+            return {key: json.loads(text) for key, text in self.connection.execute("select key, row from rows")}
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise self._broken(str(error)) from None
