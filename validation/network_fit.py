@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parasim.collectives.group import Group
-from parasim.collectives.plan import CollectivePlan, Start, contenders, group_of, phases_of, seconds, send
-from parasim.collectives.selection import Choice, call_of, choices, named
+from parasim.collectives.plan import CollectivePlan, Start, group_of, phases_of, rivals, rounds_of, seconds, send
+from parasim.collectives.selection import Choice, call_of, choices
 from parasim.cost.profile import Profile
 from parasim.errors import Refused
 from parasim.provenance import Number
@@ -20,6 +20,7 @@ from parasim.topology.cluster import Cluster
 Array = NDArray[np.float64]
 DIGITS = 3
 SOFT = 0.15  # log ratio from which a row pulls linearly
+PULL = 5e-4  # of a squared log ratio to its start: a number that no row informs stays where it starts
 
 
 @dataclass(frozen=True)
@@ -59,23 +60,17 @@ def _timed(p: Point, profile: Profile) -> Callable[[float], float]:
     def start(choice: Choice) -> Start | None:
         if choice.name not in starts:
             try:
-                starts[choice.name] = phases_of(p.op, choice.name, choice.run(group), group, profile)[1]
+                starts[choice.name] = phases_of(p.op, choice.name, rounds_of(choice.run, group), group, profile)[1]
             except Refused:
                 starts[choice.name] = None
         return starts[choice.name]
 
     def timed(nbytes: float) -> float:
-        made = [start(choice) for choice in _rivals(p.op, nbytes, members, p.cluster, profile)]
-        return min(one.seconds(nbytes) for one in made if one is not None)
+        picked, protocols = rivals(p.op, choices(p.op, profile, call_of(members, p.cluster, nbytes)), nbytes, group, profile)
+        made = [(one, protocol) for one, protocol in zip(map(start, picked), protocols, strict=True) if one is not None]
+        return made[0][0].seconds(nbytes, made[0][1]) if made[0][1] else min(one.seconds(nbytes) for one, _ in made)
 
     return timed
-
-
-def _rivals(op: str, nbytes: float, members: Sequence[str], cluster: Cluster, profile: Profile) -> Sequence[Choice]:
-    """The algorithms among which `plan` takes the fastest."""
-    picked = choices(op, profile, call_of(members, cluster, nbytes))
-    names = contenders(op, profile)
-    return picked if picked[0].asked or len(names) < 2 else [Choice(name, "", named(op, name, "profile")) for name in names]
 
 
 def slowest_send(nbytes: float, members: Sequence[str], cluster: Cluster, profile: Profile) -> CollectivePlan:
@@ -105,6 +100,7 @@ class Fit:
     def _loss(self, logs: Array) -> float:
         low, high = (np.log([bounds[i] for bounds in self.free.values()]) for i in (1, 2))
         outside = float(np.sum(np.maximum(low - logs, 0) + np.maximum(logs - high, 0)))
+        outside += PULL * float(np.sum((logs - np.log([start for start, _, _ in self.free.values()])) ** 2))
         return float(np.mean(SOFT * (np.sqrt(1 + (self.residuals(np.clip(logs, low, high)) / SOFT) ** 2) - 1))) + outside
 
     def residuals(self, logs: Array) -> Array:

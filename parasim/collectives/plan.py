@@ -15,6 +15,7 @@ from ..collecting import uncollected
 from ..cost.profile import Profile
 from ..errors import Malformed, Refused, Unreachable
 from ..topology.cluster import LINK_KINDS, Cluster, Link
+from . import planner
 from .catalog import ALGORITHMS
 from .group import Algorithm, Group, Rings, Round
 from .selection import Choice, call_of, choices, named, ring_order
@@ -85,19 +86,36 @@ def plan(
     if len(members) == 1 or (nbytes == 0 and op != "barrier"):
         return CollectivePlan(op, picked[0].name, picked[0].reason, (), 0.0)
     group = group_of(members, cluster, profile, root, shares, copies)
-    rivals = contenders(op, profile) if algorithm == "auto" and not picked[0].asked else ()
-    if len(rivals) > 1:
-        picked = tuple(Choice(name, f"profile {profile.name} compares", named(op, name, "profile")) for name in rivals)
-    return fastest(_possible(op, picked, nbytes, group, profile), cluster, profile)
+    picked, protocols = rivals(op, picked, nbytes, group, profile) if algorithm == "auto" else (picked, ("",))
+    return fastest(_possible(op, picked, protocols, nbytes, group, profile), cluster, profile)
 
 
-def _possible(op: str, picked: Sequence[Choice], nbytes: float, group: Group, profile: Profile) -> list[CollectivePlan]:
-    """The plans of those choices that accept these members. Raises the first refusal when none does, and `Unreachable` at once."""
+def rivals(op: str, picked: Sequence[Choice], nbytes: float, group: Group, profile: Profile) -> tuple[Sequence[Choice], Sequence[str]]:
+    """The algorithms among which the fastest runs; or, where the profile says how its NCCL plans, those picked by it with their protocols, best first."""
+    names = contenders(op, profile)
+    if not picked[0].asked and len(names) > 1:
+        picked = tuple(Choice(name, f"profile {profile.name} compares", named(op, name, "profile")) for name in names)
+    facts = planner.facts_of(group.members, group.cluster, profile)
+    best = planner.ranked(op, nbytes, [choice.name for choice in picked], facts) if facts else []
+    if not best:
+        return picked, ("",) * len(picked)
+    by_name = {choice.name: choice for choice in picked}
+    said = [f"NCCL's planner takes {p.algorithm} by {p.protocol}: {p.seconds * 1e6:.4g} us by its own tables" for p in best]
+    return [by_name[p.algorithm]._replace(reason=why) for p, why in zip(best, said, strict=True)], [p.protocol for p in best]
+
+
+def _possible(op: str, picked: Sequence[Choice], protocols: Sequence[str], nbytes: float, group: Group, profile: Profile) -> list[CollectivePlan]:
+    """The plans of those choices that accept these members; the first one only where protocols are said.
+
+    Raises the first refusal when none does, and `Unreachable` at once.
+    """
     plans: list[CollectivePlan] = []
     refusals: list[Refused] = []
-    for choice in picked:
+    for choice, protocol in zip(picked, protocols, strict=True):
         try:
-            plans.append(price(op, choice, _rounds(choice.run, group), nbytes, group, profile))
+            plans.append(price(op, choice, rounds_of(choice.run, group), nbytes, group, profile, protocol))
+            if protocol:
+                break
         except Unreachable:
             raise
         except Refused as error:
@@ -107,7 +125,7 @@ def _possible(op: str, picked: Sequence[Choice], nbytes: float, group: Group, pr
     return plans
 
 
-def _rounds(run: Algorithm, group: Group) -> Sequence[Round]:
+def rounds_of(run: Algorithm, group: Group) -> Sequence[Round]:
     """What `run` makes of a group; the last few are kept, since a sweep over sizes asks for the same ones again and again."""
     shares = None if group.shares is None else group.shares.tobytes()
     latencies = tuple(group.extra[kind] for kind in LINK_KINDS)
@@ -159,7 +177,8 @@ class Start(NamedTuple):
 
     Small messages go by a protocol of short latencies and dear bytes: they take `small` more per byte. Large ones go by one of full rate
     and long latencies, which take `large` seconds more; what passes of them while bytes move is `overlap` times as long as these move.
-    The cheaper one holds, as NCCL chooses between LL and Simple. Up to `short` bytes the call costs `short_call` more.
+    LL128, in the middle, takes `middle` seconds more and `middle_cost` more per byte. The protocol asked for holds, else the cheaper one of small and
+    large. Up to `short` bytes the call costs `short_call` more.
     """
 
     call: float
@@ -170,19 +189,25 @@ class Start(NamedTuple):
     overlap: float = 0.0
     short: float = 0.0
     short_call: float = 0.0
+    middle: float = 0.0
+    middle_cost: float = 0.0
 
     def started(self, nbytes: float) -> float:
         """Seconds of the call's own."""
         return self.call + (self.short_call if nbytes <= self.short else 0.0)
 
-    def waiting(self, nbytes: float) -> float:
-        """Seconds of latency that do not pass while bytes move at full rate, by the better protocol."""
+    def waiting(self, nbytes: float, protocol: str = "") -> float:
+        """Seconds of latency that do not pass while bytes move at full rate, by `protocol` or by the better one."""
         large = max(0.0, self.latency + self.large - self.overlap * nbytes * self.per_byte)
-        return large if self.small is None else min(large, self.latency + nbytes * self.small)
+        if protocol == planner.LL128:
+            return self.latency + self.middle + nbytes * self.middle_cost
+        if protocol == planner.LL:
+            return self.latency + nbytes * (self.small or 0.0)
+        return large if protocol == planner.SIMPLE or self.small is None else min(large, self.latency + nbytes * self.small)
 
-    def seconds(self, nbytes: float) -> float:
+    def seconds(self, nbytes: float, protocol: str = "") -> float:
         """The whole call, alone on the network."""
-        return self.started(nbytes) + self.waiting(nbytes) + nbytes * self.per_byte
+        return self.started(nbytes) + self.waiting(nbytes, protocol) + nbytes * self.per_byte
 
 
 def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, profile: Profile) -> tuple[tuple[Phase, ...], Start]:
@@ -207,7 +232,16 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     steps, across = sum(r.steps for r in rounds), sum(r.across for r in rounds)
     large = steps * profile.get(f"{at}.large_step_latency", 0.0) + across * profile.get(f"{at}.large_message_latency", 0.0)
     overlap = 1.0 if all(r.hidden for r in rounds) else profile.get(f"{at}.hidden_latency", 0.0) if across else 0.0
-    return phases, Start(call, latency, per_byte, _small(at, per_byte, steps, profile), large, overlap, short, short_call)
+    middle, middle_cost = _middle(algorithm, steps, across, per_byte, profile)
+    return phases, Start(call, latency, per_byte, _small(at, per_byte, steps, profile), large, overlap, short, short_call, middle, middle_cost)
+
+
+def _middle(algorithm: str, steps: int, across: int, per_byte: float, profile: Profile) -> tuple[float, float]:
+    """Seconds more by LL128 than by LL, and more per byte than at full rate, as NCCL's own tables have it."""
+    more, share = planner.middle(algorithm), profile.get("planner.ll128_share", 0.0)
+    if more is None or not share:
+        return 0.0, 0.0
+    return more.call + more.step * (steps - across) + more.across * across, per_byte * (1 / share - 1)
 
 
 def _small(at: str, per_byte: float, steps: int, profile: Profile) -> float | None:
@@ -232,10 +266,10 @@ def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float
     return Phase(latency, tightest / factor, tuple(zip(index.tolist(), (weights / tightest).tolist(), strict=True)))
 
 
-def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile) -> CollectivePlan:
-    """The plan of `rounds` for `nbytes`. What the start costs is latency of the first phase, so that no byte is counted twice on a link."""
+def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile, protocol: str = "") -> CollectivePlan:
+    """The plan of `rounds` for `nbytes`, by a protocol or by the better one. What the start costs is latency of the first phase, so that no byte is counted twice on a link."""
     phases, start = phases_of(op, choice.name, rounds, group, profile)
-    waiting = start.waiting(nbytes)
+    waiting = start.waiting(nbytes, protocol)
     share = min(1.0, waiting / start.latency) if start.latency else 0.0
     sized = [replace(phase, bytes=phase.bytes * nbytes, latency=phase.latency * share) for phase in phases]
     sized[0] = replace(sized[0], latency=sized[0].latency + start.started(nbytes) + max(0.0, waiting - start.latency))
