@@ -86,8 +86,8 @@ def plan(
     if len(members) == 1 or (nbytes == 0 and op != "barrier"):
         return CollectivePlan(op, picked[0].name, picked[0].reason, (), 0.0)
     group = group_of(members, cluster, profile, root, shares, copies)
-    picked, protocols = rivals(op, picked, nbytes, group, profile) if algorithm == "auto" else (picked, ("",))
-    return fastest(_possible(op, picked, protocols, nbytes, group, profile), cluster, profile)
+    rest, protocols = rivals(op, picked, nbytes, group, profile) if algorithm == "auto" else (picked, ("",))
+    return fastest(_possible(op, rest, protocols, nbytes, group, profile), cluster, profile)
 
 
 def rivals(op: str, picked: Sequence[Choice], nbytes: float, group: Group, profile: Profile) -> tuple[Sequence[Choice], Sequence[str]]:
@@ -177,7 +177,8 @@ class Start(NamedTuple):
 
     Small messages go by a protocol of short latencies and dear bytes: they take `small` more per byte. Large ones go by one of full rate
     and long latencies, which take `large` seconds more; what passes of them while bytes move is `overlap` times as long as these move.
-    LL128, in the middle, takes `middle` seconds more and `middle_cost` more per byte. The protocol asked for holds, else the cheaper one of small and
+    LL128, in the middle, takes `middle` seconds more and `middle_cost` more per byte, and fills a hop's chunk as small messages do, until the
+    latency of large ones is reached. The protocol asked for holds, else the cheaper one of small and
     large. Up to `short` bytes the call costs `short_call` more.
     """
 
@@ -200,7 +201,8 @@ class Start(NamedTuple):
         """Seconds of latency that do not pass while bytes move at full rate, by `protocol` or by the better one."""
         large = max(0.0, self.latency + self.large - self.overlap * nbytes * self.per_byte)
         if protocol == planner.LL128:
-            return self.latency + self.middle + nbytes * self.middle_cost
+            rest = max(0.0, self.large - self.overlap * nbytes * self.per_byte)
+            return self.latency + self.middle + nbytes * self.middle_cost + min(nbytes * (self.small or 0.0), rest)
         if protocol == planner.LL:
             return self.latency + nbytes * (self.small or 0.0)
         return large if protocol == planner.SIMPLE or self.small is None else min(large, self.latency + nbytes * self.small)
@@ -267,7 +269,10 @@ def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float
 
 
 def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile, protocol: str = "") -> CollectivePlan:
-    """The plan of `rounds` for `nbytes`, by a protocol or by the better one. What the start costs is latency of the first phase, so that no byte is counted twice on a link."""
+    """The plan of `rounds` for `nbytes`, by a protocol or by the better one.
+
+    What the start costs is latency of the first phase, so that no byte is counted twice on a link.
+    """
     phases, start = phases_of(op, choice.name, rounds, group, profile)
     waiting = start.waiting(nbytes, protocol)
     share = min(1.0, waiting / start.latency) if start.latency else 0.0

@@ -102,38 +102,37 @@ def _estimates(op: str, nbytes: float, name: str, facts: Facts) -> Iterator[Pick
 def _latency(op: str, nbytes: float, name: str, place: int, facts: Facts) -> float:
     """us."""
     table, servers = _table(), facts.servers
-    step = table["inside"][name][place]
-    hop = table["between"].get(name, table["between"]["tree"])[place] + facts.latency * (2 if place == 2 else 1)
+    base, step, hop = (float(table[key][name][place]) for key in ("base", "inside", "between"))
+    hop += facts.latency * (2 if place == 2 else 1)
     depth = int(math.log2(servers))
-    base: float = table["base"][name][place]
     if name == "tree":
         return base + 2 * ((facts.ranks // servers - 1) * step + depth * hop)
-    if name != "ring":
+    if name == "nvls-tree":
         return base + step + 2 * depth * hop
     steps, across = _steps(op, facts.ranks), _steps(op, servers)
-    post = facts.overhead * table["posting"][place] if servers > 1 else 0.0
-    slow = op == "all_reduce" and place == 2 and servers > 1 and nbytes >= table["plateau_bytes"] * facts.ranks * facts.ranks // servers
-    return (base + (steps - across) * max(step, post) + across * hop) * (table["generations"][facts.generation]["plateau"] if slow else 1.0)
+    seconds: float = base + (steps - across) * max(step, facts.overhead * table["posting"][place]) + across * hop
+    slow = op == "all_reduce" and place == 2 and nbytes >= table["plateau_bytes"] * facts.ranks * (facts.ranks // servers)
+    return seconds * (float(table["generations"][facts.generation]["plateau"]) if slow else 1.0)
 
 
 def _rate(op: str, nbytes: float, name: str, place: int, facts: Facts) -> float:
     """GB/s of the buffer."""
-    table, several = _table(), facts.servers > 1
+    table, two = _table(), facts.servers == 2
     row = table["generations"][facts.generation]
-    bus = facts.between if several else facts.inside
-    most = row["ll"] if not several else next(two if facts.servers == 2 else more for us, two, more in table["ll_between"] if facts.overhead <= us)
+    if name == "nvls-tree":
+        switch = facts.inside * row["nvls"] * (1 - 1 / table["nvls_channels"]) * 2
+        return max(1e-9, float(min(switch, facts.between * (2 if two else 1)))) / _part(op, facts)
+    most = next(float(few if two else many) for upto, few, many in table["ll_between"] if facts.overhead <= upto)
     if name == "ring":
-        return min(most, facts.ll * bus) / _part(op, facts) if place == 0 else bus * (facts.ll128 if place == 1 else 1.0) / _part(op, facts)
-    if name == "tree":
-        rules = table["tree"]
-        bus = rules["share"] * (min(facts.inside, 2 * bus) if facts.servers == 2 else bus)
-        bus = min(bus, facts.channels * row["tree"]) if facts.servers == 2 else bus
-        bus = min(bus * rules["ll"], most) if place == 0 else bus * rules["ll128"][several] if place == 1 else bus
-        factors = table["tree_correction"][place]
-        size = int(math.log2(nbytes / 64)) if nbytes >= 64 else -1
-        return bus / 2 * (factors[size] if 0 <= size < len(factors) else 1.0)
-    switch = facts.inside * row["nvls"] * (1 - 1 / table["nvls_channels"]) * 2
-    return max(1e-9, min(switch, facts.between * (2 if facts.servers == 2 else 1)) if several else switch) / _part(op, facts)
+        return (min(most, facts.ll * facts.between), facts.ll128 * facts.between, facts.between)[place] / _part(op, facts)
+    rules = table["tree"]
+    bus = rules["share"] * facts.between
+    if two:
+        bus = min(rules["share"] * min(facts.inside, 2 * facts.between), facts.channels * row["tree"])
+    bus = (min(bus * rules["ll"], most), bus * rules["ll128"], bus)[place]
+    factors = table["tree_correction"][place]
+    size = int(math.log2(nbytes / 64)) if nbytes >= 64 else len(factors)
+    return float(bus / 2 * (factors[size] if size < len(factors) else 1.0))
 
 
 def _steps(op: str, places: int) -> int:
@@ -165,5 +164,4 @@ def middle(name: str) -> Middle | None:
 @cache
 def _table() -> dict[str, Any]:
     path = files(__package__).joinpath("planner.yaml")
-    data: dict[str, Any] = documents.parse(path.read_bytes(), path.name).data
-    return data
+    return dict(documents.parse(path.read_bytes(), path.name).mapping())

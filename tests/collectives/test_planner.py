@@ -1,0 +1,65 @@
+"""NCCL's own estimates, by hand from src/graph/tuning.cc; latencies in us, bandwidths in GB/s."""
+
+from dataclasses import replace
+
+import pytest
+
+from parasim.collectives import planner
+from parasim.collectives.plan import Start, plan, seconds
+from parasim.collectives.planner import Facts, facts_of, ranked
+from parasim.cost.profile import datasheet, load_profile
+from parasim.topology.loader import load_cluster
+
+POLARIS = Facts(8, 2, "a100*", inside=240, between=48, channels=2, latency=0, overhead=2, ll=0.5, ll128=0)
+
+
+def test_facts_of_a_group() -> None:
+    """Two NICs of 25 GB/s: two channels of 24, the largest step of NCCL's ladder that fits; 20 of 25 GB/s per NVLink."""
+    cluster, profile = load_cluster("polaris-slingshot", 8), load_profile("nccl-slingshot-2.21")
+    assert facts_of(cluster.devices, cluster, profile) == POLARIS
+    assert facts_of(cluster.devices[:4], cluster, profile) is None  # one server
+    assert facts_of(cluster.devices, cluster, datasheet()) is None
+    older = facts_of(cluster.devices, cluster, load_profile("nccl-slingshot-2.18"))
+    assert older == replace(POLARIS, ll=0.25)
+
+
+def test_estimates_by_hand() -> None:
+    """All-reduce of 64 KiB: trees by LL 6.8 + 2 (3 x 0.6 + 5), at min(0.92 x 2 x 48, 2 x 23.6) x 0.263 / 2 x 0.6; rings by LL 6.6 + 12 x 2 + 2 x 2.7,
+    at min(22.5, 24) x 8/14; by Simple 1.4 (8.4 + 12 x 6 + 2 x 14), at 48 x 8/14."""
+    found = {(p.algorithm, p.protocol): p.seconds * 1e6 for p in ranked("all_reduce", 2**16, ["ring", "tree"], POLARIS)}
+    assert found["tree", "LL"] == pytest.approx(20.4 + 65.536 / (47.2 * 0.263 / 2 * 0.6))
+    assert found["ring", "LL"] == pytest.approx(36.0 + 65.536 / (22.5 * 8 / 14))
+    assert found["ring", "Simple"] == pytest.approx(1.4 * 108.4 + 65.536 / (48 * 8 / 14))
+    assert found["tree", "Simple"] == pytest.approx(8.4 + 2 * (12 + 14) + 65.536 / (47.2 / 2 * 0.6))
+    assert ("ring", "LL128") not in found
+    (gather,) = (p for p in ranked("all_gather", 2**16, ["ring", "tree"], POLARIS) if p.protocol == "LL")
+    assert gather.seconds * 1e6 == pytest.approx(6.6 + 6 * 2 + 2.7 + 65.536 / (22.5 * 8 / 7))
+    assert ranked("all_to_all", 2**16, ["direct"], POLARIS) == []
+
+
+def test_nvls_trees_and_a_network_that_states_its_latency() -> None:
+    """NVLSTree on 8 servers: 25 + 6 (20.9 + 2 x 75), at 384 x n / (2 (n-1)); on two servers twice that, or what the switch does."""
+    p5 = Facts(64, 8, "*h[128]00*", inside=360, between=384, channels=32, latency=75, overhead=2, ll=0.5, ll128=0.92)
+    (best,) = ranked("all_reduce", 2**30, ["nvls-tree"], p5)
+    assert best.seconds * 1e6 == pytest.approx(25 + 6 * 170.9 + 2**30 / 1e3 / (384 * 64 / 126))
+    (two,) = ranked("all_reduce", 2**30, ["nvls-tree"], replace(p5, ranks=16, servers=2, latency=0))
+    assert two.seconds * 1e6 == pytest.approx(25 + 2 * 20.9 + 2**30 / 1e3 / (360 * 0.85 * 7 / 8 * 2 * 16 / 30))
+
+
+def test_where_ll_is_off_simple_is_alone() -> None:
+    efa = Facts(16, 2, "a100*", inside=240, between=48, channels=4, latency=75, overhead=1, ll=0, ll128=0)
+    assert {p.protocol for p in ranked("all_reduce", 1024, ["ring", "tree"], efa)} == {planner.ALONE}
+    start = Start(call=1.0, latency=2.0, per_byte=0.5, small=1.0, large=10.0, middle=3.0, middle_cost=0.25)
+    assert [start.waiting(4.0, p) for p in ("", planner.LL, planner.LL128, planner.SIMPLE, planner.ALONE)] == [6.0, 6.0, 10.0, 12.0, 6.0]
+    assert [start.waiting(40.0, p) for p in ("", planner.LL, planner.LL128, planner.SIMPLE, planner.ALONE)] == [12.0, 42.0, 25.0, 12.0, 12.0]
+
+
+def test_the_pick_is_priced_with_the_profile() -> None:
+    """The first EFA's plugin turns LL off: trees take over rings up to 16 MiB and more; the reason says what NCCL reckons."""
+    cluster, profile = load_cluster("aws-p4de-efa", 16), load_profile("nccl-efa-v1")
+    made = plan("all_reduce", 2.0**20, cluster.devices, cluster, profile)
+    assert made.algorithm == "tree" and "NCCL's planner takes tree by Simple alone" in made.reason
+    asked = plan("all_reduce", 2.0**20, cluster.devices, cluster, profile, "tree")
+    assert seconds(made, cluster, profile) == pytest.approx(seconds(asked, cluster, profile), rel=1e-9)
+    large = plan("all_reduce", 2.0**24, load_cluster("polaris-slingshot", 8).devices, load_cluster("polaris-slingshot", 8), datasheet())
+    assert "planner" not in large.reason
