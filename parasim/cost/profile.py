@@ -86,7 +86,7 @@ KEYS: dict[str, Key] = {
     "algorithm.<algorithm>.hidden_latency": Key(0.0, "1", "between servers, seconds of that protocol's latency that pass per second in which bytes move"),
     "planner.network_overhead": Key(0.0, "s", "NCCL's planner: what it reckons for posting a message; left out: not its pick runs but what is fastest"),
     "planner.network_latency": Key(0.0, "s", "NCCL's planner: latency that the network plugin states"),
-    "planner.ll_share": Key(0.5, "1", "NCCL's planner: part of the bus bandwidth that rings reach by LL; 0: LL is off"),
+    "planner.ll_share": Key(0.0, "1", "NCCL's planner: part of the bus bandwidth that rings reach by LL; 0: LL is off"),
     "planner.ll128_share": Key(0.0, "1", "NCCL's planner: part of the bus bandwidth that rings reach by LL128; 0: LL128 is off"),
     "p2p.latency": Key(0.0, "s", "added per message"),
     "p2p.bandwidth_factor": Key(1.0, "1", "fraction of the bandwidth that messages reach", True),
