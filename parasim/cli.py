@@ -193,6 +193,28 @@ def sweep(
 
 
 @app.command()
+def search(
+    file: RunFile = None,
+    overrides: Overrides = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Devices to use; default: those of the run file.")] = None,
+    varied: Annotated[list[str] | None, typer.Option("--vary", metavar="K=VALUES", help="Values of a key, a..b:2x or a,b,c; --set K=V pins it.")] = None,
+    objective: Annotated[str, typer.Option(help="step, mfu, memory, cost or time-to-target.")] = "step",
+    constraints: Annotated[list[str] | None, typer.Option("--constraint", metavar="NAME<=X", help="Such as mfu>=0.4 or tp<=8; repeatable.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Layouts to list.")] = 10,
+    runs: Annotated[int | None, typer.Option(min=1, help="Most runs of the engine; default: by the size of the run.")] = None,
+    critical_batch: Annotated[float | None, typer.Option(min=1, metavar="TOKENS", help="For time-to-target.")] = None,
+    json: AsJson = False,
+) -> None:
+    """The best layouts of a run on so many devices: bounds for all, simulation for finalists."""
+    from .jobs import search_layouts
+    from .plan.search_report import as_text, to_json
+
+    more = {"varied": varied or (), "objective": objective, "constraints": constraints or (), "top": top, "runs": runs, "critical_batch": critical_batch}
+    found = search_layouts(file, overrides or (), devices, **more)
+    _print_json(to_json(found)) if json else _print(as_text(found))
+
+
+@app.command()
 def schedule(
     name: Annotated[str | None, typer.Option(help="Schedule; parasim catalog schedules lists them.")] = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Pipeline ranks.")] = None,

@@ -29,6 +29,7 @@ from .units import format_bandwidth, format_bytes, format_memory, format_seconds
 from .words import known
 
 if TYPE_CHECKING:
+    from .plan.search import Search
     from .plan.whatif import WhatIf
 
 EXPORTS = ("perfetto", "memory-snapshot")
@@ -199,6 +200,13 @@ def what_if(path: Path | None, overrides: Sequence[str], variants: Sequence[str]
     if not rows:
         raise Malformed("nothing to compare: give --variant k=v,k=v or --sweep k=a..b:2x, such as --variant zero.stage=2 or --sweep batch.micro=1..4:2x")
     return whatif(load(path, overrides), rows)
+
+
+def search_layouts(path: Path | None, overrides: Sequence[str], devices: int | None, **more: Any) -> Search:
+    """The best layouts on `devices` (default: those of the run file). Raises Malformed, Refused where none is legal, fits and meets the constraints."""
+    from .plan.search import search
+
+    return search(path, overrides, load(path, overrides).devices if devices is None else devices, **more)
 
 
 def draw_rows(found: WhatIf, out: Path) -> None:

@@ -1,0 +1,287 @@
+"""Lower bounds of a layout's step and peak memory, without simulating it: a closed form for very many layouts, a replay of the schedule for few.
+
+Step. Every compute op takes at least its price, every transfer its time alone on the network, so any chain of things that wait for each other
+bounds the step. Chains used, for replica 0, with f, b seconds of a stage's passes, c of a message, w all passes of a rank, m microbatches:
+
+- fill + m w + drain: no rank starts before the stages before its first have passed one microbatch (sum of f + c); its compute stream is busy for
+  m w; and after the last backward of its first stage the stages before it still pass theirs back (sum of b + c, or of input gradients);
+- then the optimizer; from the last backward of stage 0 on, the reduction of its gradients; and, where ZeRO shares the optimizer out, the gather;
+- all transfers of one stream of one rank, which run one at a time (gathers of ZeRO-3, reductions of every microbatch of ZeRO-2 and 3).
+
+`refined` replaces the first chain by the longest path through the very schedule, which knows that a message takes time.
+
+Memory. Parameters, gradients and optimizer state of a rank, what is kept of the microbatches in flight at the fullest instant of its order, and
+what the head needs beyond that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..collectives.plan import capacity, send
+from ..collectives.plan import plan as collective_plan
+from ..collectives.plan import seconds as collective_seconds
+from ..config import Run
+from ..parallel.layout import Degrees, Layout
+from ..parallel.placement import stage_bounds
+from ..schedules import SCHEDULES
+from .orders import Orders, is_split, least_inflight, orders, replay
+from .pieces import FIRST, LAST, OVERLAPPED, Part, Pieces, fresh, kind, whole
+
+SIZES = (2**16, 2**20, 2**22, 2**25, 2**28)  # bytes at which a collective's seconds per byte are looked at
+SAFE = 1 - 1e-9  # rounding of sums
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Seconds of the passes by stage, float[stages], and those of the messages between them."""
+
+    seconds: dict[str, Floats]
+    forward: Floats
+    backward: Floats
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes by stage, seconds of the optimizer on all of them, float[stages]; bytes of a message, and of the head's rise."""
+
+    parameters: Floats
+    gradients: Floats
+    optimizer: Floats
+    kept: Floats
+    update: Floats
+    message: float
+    rise: float
+
+
+class Bounds:
+    """Bounds of layouts of one run (model, cluster, profile)."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.pieces = run, Pieces(run)
+        self._kept: dict[object, Any] = {}
+        self._counts: dict[tuple[int, ...], list[Floats]] = {}
+        self._kinds = [kind(run.plan.model, n) for n in range(run.plan.model.layers)]
+
+    def step(self, layout: Layout) -> float:
+        """Seconds that the step takes at least, in closed form."""
+        key = ("closed", *self._key(layout))
+        if key not in self._kept:
+            self._kept[key] = self._closed(layout)
+        end, begin, latest = self._kept[key]
+        return max(self._whole(layout, float(end), float(begin), 0.0), float(latest) * SAFE)
+
+    def refined(self, layout: Layout) -> float:
+        """The same by a replay of the schedule; never less than `step`."""
+        if layout.pipeline.schedule in OVERLAPPED:
+            return self.step(layout)
+        key = ("replay", *self._key(layout))
+        if key not in self._kept:
+            stages, order = self.stages(layout), self.orders(layout)
+            rows = [{k: float(stages.seconds[k][s]) for k in "FBIWR"} for s in range(len(order.rank_of))]
+            first, last, ends = replay(order, rows, stages.forward.tolist(), stages.backward.tolist())
+            self._kept[key] = ends[order.rank_of[0]], last[0], first[0], max(ends)
+        end, last_backward, first_backward, latest = self._kept[key]
+        return float(max(self.step(layout), self._whole(layout, end, last_backward, first_backward), latest * SAFE))
+
+    def memory(self, layout: Layout) -> float:
+        """Bytes that the heaviest rank holds at its peak, at least, by what its schedule keeps in flight in any case."""
+        return self._peak(layout, least_inflight(layout, self.rank_of(layout)))
+
+    def refined_memory(self, layout: Layout) -> float:
+        """The same with what the very order keeps in flight."""
+        return max(self.memory(layout), self._peak(layout, self.orders(layout).inflight))
+
+    def _peak(self, layout: Layout, inflight: NDArray[np.int64]) -> float:
+        stages, rank_of = self.held(layout), self.rank_of(layout)
+        d, zero = layout.degrees, layout.zero
+        share = max(1, d.dp * d.cp if d.ep > 1 else d.dp) if zero.shard == d.dp else max(1, zero.shard)
+        parts = [share if zero.stage >= level and d.dp > 1 else 1 for level in (3, 2, 1)]
+        here = [1 - layout.offload.parameters, 1, 1 - layout.offload.optimizer]
+        state = zip((stages.parameters, stages.gradients, stages.optimizer), parts, here, strict=True)
+        held = np.bincount(rank_of, sum(rows * (x / n) for rows, n, x in state), d.pp)
+        active = inflight @ stages.kept * float(layout.pipeline.schedule not in OVERLAPPED)
+        last = rank_of[-1]
+        active[last] += stages.rise if not (whole(layout) or layout.tensor.asynchronous) and inflight[last, -1] == 1 == inflight[last].sum() else 0.0
+        return float((held + active).max()) * SAFE
+
+    def rank_of(self, layout: Layout) -> NDArray[np.int64]:
+        """The rank of every stage."""
+        key = ("ranks", layout.degrees.pp, layout.pipeline.schedule, layout.pipeline.chunks)
+        if key not in self._kept:
+            row, pp, m = SCHEDULES[layout.pipeline.schedule], layout.degrees.pp, layout.batch.microbatches
+            self._kept[key] = np.array([row.placement.rank(s, 0, pp, m) for s in range(row.placement.stages(pp, layout.pipeline.chunks))])
+        found: NDArray[np.int64] = self._kept[key]
+        return found
+
+    def orders(self, layout: Layout) -> Orders:
+        """The schedule of `layout`."""
+        return orders(layout.pipeline.schedule, layout.degrees.pp, layout.batch.microbatches, layout.pipeline.chunks)
+
+    def _key(self, layout: Layout) -> tuple[object, ...]:
+        return (self._stages_key(layout), layout.pipeline.schedule, layout.batch.microbatches)
+
+    def _stages_key(self, layout: Layout) -> tuple[object, ...]:
+        d, pipe = layout.degrees, layout.pipeline
+        ways = (fresh(layout), whole(layout), pipe.schedule in OVERLAPPED, SCHEDULES[pipe.schedule].placement.name)
+        return (d, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, pipe.layers, ways)
+
+    def _closed(self, layout: Layout) -> tuple[float, float, float]:
+        """End of all passes of the rank of stage 0, the beginning of its last backward, and the end of all passes of the latest rank."""
+        stages, m, split = self.stages(layout), layout.batch.microbatches, is_split(layout.pipeline.schedule)
+        pp, rank_of = layout.degrees.pp, self.rank_of(layout)
+        if layout.pipeline.schedule in OVERLAPPED:
+            return self._busy(layout), 0.0, 0.0
+        lowest = np.unique(rank_of, return_index=True)[1]
+        s = stages.seconds
+        back = s["I"] if split else s["B"]
+        fill = np.concatenate([[0.0], np.cumsum(s["F"] + stages.forward)])[lowest]
+        drain = np.concatenate([[0.0], np.cumsum(back[:-1] - s["R"][:-1] + stages.backward[1:])])[lowest] if len(back) > 1 else np.zeros(pp)
+        work = np.bincount(rank_of, s["F"] + (s["I"] + s["W"] if split else s["B"]), pp)
+        chain = np.bincount(rank_of, s["F"] + back, pp)
+        end = max(float((fill + m * chain + drain).max()), m * float(work[rank_of[0]]))
+        return end, float((fill + m * chain + drain).max()) - float(back[0]), float((fill + m * work).max())
+
+    def _whole(self, layout: Layout, end: float, last_backward: float, first_backward: float) -> float:
+        """With the optimizer, the reduction of the gradients of stage 0 and the gather of its parameters."""
+        d, zero, m = layout.degrees, layout.zero, layout.batch.microbatches
+        stage = zero.stage if d.dp > 1 and zero.shard > 1 else 0
+        if zero.overlap_gather and stage in (1, 2):
+            return self._busy(layout) * SAFE
+        stages = self.held(layout)
+        update = 0.0 if layout.offload.optimizer else float(stages.update[0]) / (max(1, d.dp * d.cp) if stage else 1)
+        best = max(end, last_backward + self._least_backward(layout)) + update
+        if d.dp == 1:
+            return best * SAFE
+        gradients, parameters = float(self._dense(layout, "gradients")), float(self._dense(layout, "parameters"))
+        if stage == 0:
+            return max(best, last_backward + gradients * self._rate("all_reduce", d)) * SAFE
+        reduce = gradients * self._rate("reduce_scatter", d)
+        gather = parameters * self._rate("all_gather", d)
+        if stage == 3:
+            again = m if zero.reshard_after_forward else 0
+            return max(best, first_backward + m * reduce, 2 * again * gather, self._carried(d, 2 * again * parameters, m * gradients)) * SAFE
+        reduced = last_backward + self._behind(layout) * self._rate("reduce_scatter", d) if stage == 1 else first_backward + (m - 1) * reduce
+        return max(best, max(end, reduced) + gather) * SAFE
+
+    def _least_backward(self, layout: Layout) -> float:
+        s = self.stages(layout).seconds
+        return float(s["I"][0] if is_split(layout.pipeline.schedule) else s["B"][0])
+
+    def _busy(self, layout: Layout) -> float:
+        """Seconds of the busiest compute stream."""
+        s, split = self.stages(layout).seconds, is_split(layout.pipeline.schedule)
+        work = np.bincount(self.rank_of(layout), s["F"] + (s["I"] if split else s["B"]))
+        return float(work.max()) * layout.batch.microbatches
+
+    def _dense(self, layout: Layout, what: str) -> float:
+        """Bytes of stage 0 that are shared by all of dp: with expert parallelism only the dense layers, for sure."""
+        key = ("dense", what, self._stages_key(layout))
+        if key not in self._kept:
+            body = self.pieces.held(layout)
+            (a, b), *_ = stage_bounds(layout.pipeline.layers)
+            layers = [k for k in self._kinds[a:b] if not (k and layout.degrees.ep > 1)]
+            self._kept[key] = sum(getattr(body.parts.get(k, NOTHING), what) for k in layers) + getattr(body.parts.get(FIRST, NOTHING), what)
+        return float(self._kept[key])
+
+    def _behind(self, layout: Layout) -> float:
+        """Bytes of gradients whose reduction certainly precedes the first gather: all of stage 0 but its first layer and the embedding."""
+        if layout.degrees.ep > 1:
+            return 0.0
+        body = self.pieces.held(layout)
+        first = body.parts.get(FIRST, NOTHING).gradients + body.parts.get(self._kinds[0], NOTHING).gradients
+        return max(0.0, self._dense(layout, "gradients") - first)
+
+    def stages(self, layout: Layout) -> Stages:
+        """The pieces of `layout` summed by stage."""
+        key = ("stages", self._stages_key(layout))
+        if key not in self._kept:
+            passes, bounds = self.pieces.passes(layout), stage_bounds(layout.pipeline.layers)
+            seconds = {x: self._total(layout, lambda k, x=x: passes.get(k, {}).get(x, 0.0)) for x in "FBIW"}  # type: ignore[misc]
+            seconds["R"] = np.array([passes.get(self._kinds[b - 1], {}).get("R", 0.0) for _, b in bounds])
+            self._kept[key] = Stages(seconds, *self._messages(layout, self.pieces.held(layout).message, len(bounds)))
+        found: Stages = self._kept[key]
+        return found
+
+    def held(self, layout: Layout) -> Held:
+        """The bytes of `layout` by stage."""
+        d, pipe = layout.degrees, layout.pipeline
+        key = ("held", d.tp, d.cp, d.ep, d.dp > 1, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, pipe.layers)
+        if key not in self._kept:
+            body = self.pieces.held(layout)
+            names = ("parameters", "gradients", "optimizer", "kept", "update")
+            rows = {n: self._total(layout, lambda k, n=n: getattr(body.parts.get(k, NOTHING), n)) for n in names}  # type: ignore[misc]
+            if len(pipe.layers) > 1:
+                rows["kept"][0] = max(0.0, rows["kept"][0] - body.message)  # the last output of stage 0 leaves it
+            self._kept[key] = Held(**rows, message=body.message, rise=body.rise)
+        found: Held = self._kept[key]
+        return found
+
+    def _total(self, layout: Layout, of: Callable[[int], float]) -> Floats:
+        """Sums of `of(part)` over the parts of every stage."""
+        layers = layout.pipeline.layers
+        if layers not in self._counts:
+            kinds = np.array(self._kinds)
+            self._counts[layers] = [np.array([(kinds[a:b] == k).sum() for a, b in stage_bounds(layers)], dtype=np.float64) for k in (0, 1)]
+        out = sum((n * of(k) for k, n in enumerate(self._counts[layers])), np.zeros(len(layers)))
+        out[0] += of(FIRST)
+        out[-1] += of(LAST)
+        return np.asarray(out)
+
+    def _messages(self, layout: Layout, nbytes: float, stages: int) -> tuple[Floats, Floats]:
+        """Seconds of the messages of replica 0 from each stage to the next and to the one before."""
+        d, cluster = layout.degrees, self.run.cluster
+        rank_of = self.rank_of(layout).tolist()
+        rank = {p: self.pieces.mesh(d).rank(pp=p) for p in range(d.pp)}
+        forward, backward = np.zeros(stages), np.zeros(stages)
+        for s in range(stages - 1):
+            a, b = rank[rank_of[s]], rank[rank_of[s + 1]]
+            if a != b and nbytes:
+                forward[s], backward[s + 1] = (self._send(nbytes, *(cluster.devices[r] for r in ends)) for ends in ((a, b), (b, a)))
+        return forward, backward
+
+    def _send(self, nbytes: float, source: str, target: str) -> float:
+        key = ("send", nbytes, source, target)
+        if key not in self._kept:
+            self._kept[key] = collective_seconds(send(nbytes, source, target, self.run.cluster, self.run.profile), self.run.cluster, self.run.profile)
+        return float(self._kept[key])
+
+    def _carried(self, d: Degrees, gathered: float, reduced: float) -> float:
+        """Seconds that the busiest link of the replicas of rank 0 needs for so many bytes of gathers and reductions, which share it."""
+        key = ("links", d)
+        if key not in self._kept:
+            busy = []
+            for op in ("all_gather", "reduce_scatter"):
+                made = collective_plan(op, float(SIZES[-1]), self._replicas(d), self.run.cluster, self.run.profile)
+                loads: dict[int, float] = {}
+                for phase in made.phases:
+                    for link, weight in phase.weights:
+                        loads[link] = loads.get(link, 0.0) + phase.bytes * weight / SIZES[-1]
+                busy.append(loads)
+            self._kept[key] = busy
+        gathers, reductions = self._kept[key]
+        free = capacity(self.run.cluster, self.run.profile)
+        return max((float((gathered * gathers[k] + reduced * reductions.get(k, 0.0)) / free[k]) for k in gathers), default=0.0)
+
+    def _replicas(self, d: Degrees) -> list[str]:
+        """The devices of the replicas of rank 0."""
+        table = self.pieces.mesh(d).groups("dp")
+        return [self.run.cluster.devices[r] for r in table[np.nonzero((table == self.pieces.mesh(d).rank()).any(axis=1))[0][0]]]
+
+    def _rate(self, op: str, d: Degrees) -> float:
+        """Least seconds per byte of `op` over the replicas of rank 0, over some sizes."""
+        key = ("rate", op, d)
+        if key not in self._kept:
+            run, members = self.run, self._replicas(d)
+            times = [collective_seconds(collective_plan(op, float(n), members, run.cluster, run.profile), run.cluster, run.profile) / n for n in SIZES]
+            self._kept[key] = min(times)
+        return float(self._kept[key])
+
+
+NOTHING = Part({})

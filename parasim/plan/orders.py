@@ -1,0 +1,119 @@
+"""Schedules as search looks at them: which rank holds which stage, the order of actions, what is in flight; kept, since many layouts share them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..parallel.layout import Layout
+from ..schedules import SCHEDULES, ScheduleInput, singles
+
+
+class Orders(NamedTuple):
+    """`rank_of[stage]`; per rank its actions (kind, stage, microbatch); whether backwards are split; `inflight[rank, stage]` microbatches of each
+    stage whose forward has ended and whose backward has not begun, at the instant when a rank holds most of them."""
+
+    rank_of: tuple[int, ...]
+    actions: tuple[tuple[tuple[str, int, int], ...], ...]
+    split: bool
+    inflight: NDArray[np.int64]
+
+
+@cache
+def is_split(schedule: str) -> bool:
+    """Does the schedule run input and weight gradients apart? Read off a small instance."""
+    row = SCHEDULES[schedule]
+    small = row(ScheduleInput(2, 4, row.chunks if row.fixed else 2))
+    return any(a.kind == "I" for mine in small.values() for a in singles(mine))
+
+
+def least_inflight(layout: Layout, rank_of: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Microbatches in flight per rank and stage at some instant, at least, int[ranks, stages], without making the orders.
+
+    gpipe and looped-bfs: all; 1f1b and the zero-bubble schedules made from it: as many as ranks from here to the end; others: one of one stage.
+    """
+    pp, m, name = layout.degrees.pp, layout.batch.microbatches, layout.pipeline.schedule
+    out = np.zeros((pp, len(rank_of)), dtype=np.int64)
+    if name in ("gpipe", "looped-bfs"):
+        out[rank_of, np.arange(len(rank_of))] = m
+    elif name in ("1f1b", "zb-h1", "zb-h2"):
+        out[np.arange(pp), np.arange(pp)] = np.minimum(m, pp - np.arange(pp))
+    else:
+        first = np.unique(rank_of, return_index=True)[1]
+        out[np.arange(pp), first] = 1
+    return out
+
+
+@lru_cache(maxsize=256)
+def orders(schedule: str, ranks: int, microbatches: int, chunks: int) -> Orders:
+    """The orders of a legal schedule."""
+    row = SCHEDULES[schedule]
+    made = row(ScheduleInput(ranks, microbatches, chunks))
+    stages = row.placement.stages(ranks, chunks)
+    actions = tuple(tuple((a.kind, a.stage, a.microbatch) for a in singles(made[r])) for r in range(ranks))
+    rank_of = tuple(row.placement.rank(s, 0, ranks, microbatches) for s in range(stages))
+    inflight = np.array([_most(mine, stages) for mine in actions], dtype=np.int64).reshape(ranks, stages)
+    return Orders(rank_of, actions, any(k in "IW" for mine in actions for k, _, _ in mine), inflight)
+
+
+def _most(actions: Sequence[tuple[str, int, int]], stages: int) -> list[int]:
+    alive, best, most = [0] * stages, [0] * stages, -1
+    for kind, stage, _ in actions:
+        if kind == "F":
+            alive[stage] += 1
+            if sum(alive) > most:
+                best, most = list(alive), sum(alive)
+        elif kind in "BI":
+            alive[stage] -= 1
+    return best
+
+
+def replay(
+    given: Orders, seconds: Sequence[dict[str, float]], forward: Sequence[float], backward: Sequence[float]
+) -> tuple[list[float], list[float], list[float]]:
+    """The longest path through a schedule: per stage the start of its first and of its last backward, per rank the end of its last action.
+
+    `seconds[stage][kind]`, those of kind R the part of a backward that need not wait for its message, `forward[s]` from stage s to s + 1,
+    `backward[s]` from s to s - 1. An action waits for the one before it on its rank
+    and for its message, a message for its action and for the one before it on its channel. Where two backwards of a stage differ (the last one
+    reduces gradients), the common part counts. Raises nothing: an order that never ends is refused before.
+    """
+    stages = len(given.rank_of)
+    arrived: dict[tuple[bool, int, int], float] = {}
+    free: dict[tuple[bool, int], float] = {}
+    at, place = [0.0] * len(given.actions), [0] * len(given.actions)
+    first, last = [float("inf")] * stages, [0.0] * stages
+    going = True
+    while going:
+        going = False
+        for rank, actions in enumerate(given.actions):
+            i, now = place[rank], at[rank]
+            while i < len(actions):
+                kind, s, m = actions[i]
+                if kind == "F":
+                    ready = arrived.get((True, s, m)) if s else 0.0
+                elif kind == "W":
+                    ready = 0.0
+                else:
+                    ready = arrived.get((False, s, m)) if s < stages - 1 else 0.0
+                if ready is None:
+                    break
+                start = now if kind in "FW" or ready <= now else max(now, ready - seconds[s]["R"])
+                start = ready if kind == "F" and ready > now else start
+                now = start + seconds[s][kind]
+                if kind == "F" and s < stages - 1:
+                    sent = max(now, free.get((True, s), 0.0)) + forward[s]
+                    arrived[True, s + 1, m] = free[True, s] = sent
+                elif kind in "BI":
+                    first[s], last[s] = min(first[s], start), max(last[s], start)
+                    if s:
+                        sent = max(now, free.get((False, s), 0.0)) + backward[s]
+                        arrived[False, s - 1, m] = free[False, s] = sent
+                i += 1
+            going |= i > place[rank]
+            place[rank], at[rank] = i, now
+    return first, last, at

@@ -1,0 +1,271 @@
+"""What one microbatch costs on one rank, by part of the model: read off the Program of a few layers and one stage.
+
+Lowering, pricing and lifetimes are those of the engine; only the depth is cut. A *part* is what stands before the layers (embedding), a layer of
+each kind (dense, with experts), and what stands behind them (head, loss). All numbers bound from below what a stage of many layers takes: sums
+over its compute stream, with every collective on it as if nothing else were on the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import gcd
+from typing import Literal
+
+import numpy as np
+
+from ..collectives.plan import plan as collective_plan
+from ..collectives.plan import seconds as collective_seconds
+from ..config import Plan, Run
+from ..cost.pricing import seconds as kernel_seconds
+from ..lowering import lower
+from ..model.spec import Fixed, Model, Transformer
+from ..parallel.layout import Batch, Degrees, Layout, Pipeline
+from ..parallel.mesh import Mesh
+from ..program.edges import Resolved
+from ..program.ops import CATEGORIES, COMPUTE, Collective, Compute, Op
+from ..program.workload import Program, Workload, buffer_bytes
+from ..sim.traffic import collective_size
+
+Groups = dict[str, tuple[tuple[int, ...], ...]]  # by name: sets of ranks
+FIRST, LAST = -1, -2  # parts before and behind the layers; the others are 0 (dense) and 1 (experts)
+# R among the passes: the part of a backward that repeats the forward; that of a stage's last layer does not wait for the message
+OVERLAPPED = ("dualpipe", "dualpipe-v")  # pairs of passes: what one sends, the other hides; only compute counts
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seconds of a pass by its letter, and bytes of a rank: parameters, gradients, optimizer state, and `kept` from forward to backward."""
+
+    seconds: dict[str, float]
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    kept: float = 0.0
+    update: float = 0.0  # seconds of the optimizer's kernels
+
+
+@dataclass(frozen=True)
+class Body:
+    """The parts of a microbatch. `message` bytes of a boundary; `rise` bytes that the backward of a last stage needs beyond what is kept."""
+
+    parts: dict[int, Part]
+    message: float
+    rise: float
+
+
+def kind(model: Model, layer: int) -> int:
+    """Which part a layer is."""
+    return int(isinstance(model, Transformer) and model.sparse(layer))
+
+
+def fresh(layout: Layout) -> bool:
+    """Are gradients of a microbatch written anew, and not added to what is there?"""
+    return layout.zero.stage >= 2 and layout.degrees.dp > 1
+
+
+def whole(layout: Layout) -> bool:
+    """Are parameters gathered layer by layer?"""
+    return layout.zero.stage == 3 and layout.degrees.dp > 1
+
+
+class Pieces:
+    """Bodies by what determines them; the cluster and profile are those of `run`, the model too."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._bodies: dict[object, Body] = {}
+        self._passes: dict[object, dict[int, dict[str, float]]] = {}
+        self._sets: dict[Degrees, Groups] = {}
+        self._meshes: dict[Degrees, Mesh] = {}
+        sizes = np.unique([run.cluster.node_of[d] for d in run.cluster.devices], return_counts=True)[1]
+        self._server = int(sizes[0]) if (sizes == sizes[0]).all() and run.cluster.alike is not None else 0
+
+    def mesh(self, degrees: Degrees) -> Mesh:
+        """The mesh, kept."""
+        if degrees not in self._meshes:
+            self._meshes[degrees] = Mesh(degrees)
+        return self._meshes[degrees]
+
+    def held(self, layout: Layout) -> Body:
+        """Bytes and the optimizer's seconds by part (no seconds of passes)."""
+        d = layout.degrees
+        key = (d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, d.dp > 1)
+        if key not in self._bodies:
+            model = shallow(self.run.plan.model)
+            plain, cut = self._lower(layout, model, "1f1b"), self._lower(layout, model, "1f1b", cut=True)
+            program, price = plain.program_of(0), self._pricer(plain, {})
+            parts = {part: Part({}, **row) for part, row in _stored(model, program, price).items()}
+            message = float(buffer_bytes(program.buffers["L1.input"])) if "L1.input" in program.buffers else 0.0
+            self._bodies[key] = Body(parts, message, _rise(model, cut.program_of(0).resolved))
+        return self._bodies[key]
+
+    def passes(self, layout: Layout) -> dict[int, dict[str, float]]:
+        """Seconds of the passes by part and letter."""
+        d = layout.degrees
+        groups = self._groups(d) if layout.pipeline.schedule not in OVERLAPPED else {}
+        key = (d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, fresh(layout), tuple(groups.items()))
+        if key not in self._passes:
+            self._passes[key] = self._timed(layout, groups)
+        return self._passes[key]
+
+    def _groups(self, d: Degrees) -> Groups:
+        """By name of a group the sets of ranks among which those of replica 0 are: one where all stages look alike, else one per stage."""
+        if d not in self._sets:
+            self._sets[d] = self._find(d)
+        return self._sets[d]
+
+    def _find(self, d: Degrees) -> Groups:
+        mesh, block = self.mesh(d), d.tp * d.cp * d.ep
+        aligned = self._server and d.order[0] == "tp" and d.order[-1] == "pp" and (self._server % block == 0 or block % self._server == 0)
+        ranks = [mesh.rank(pp=s) for s in (range(1) if aligned else range(d.pp))]
+        tables = {axis: mesh.groups(axis) for axis in ("tp", "cp") if getattr(d, axis) > 1}
+        tables |= {"ep": mesh.experts["ep"]} if d.ep > 1 else {}
+        return {name: tuple(tuple(t[np.nonzero((t == r).any(axis=1))[0][0]].tolist()) for r in ranks) for name, t in tables.items()}
+
+    def _timed(self, layout: Layout, groups: Groups) -> dict[int, dict[str, float]]:
+        model, stage = shallow(self.run.plan.model), 2 if fresh(layout) else 0
+        fused, split = (self._lower(layout, model, name, 2 if stage else 0) for name in ("1f1b", "zb-h1"))
+        price = self._pricer(fused, groups)
+        seconds: dict[int, dict[str, float]] = {}
+        for letter, source in (("F", fused), ("B", fused), ("I", split), ("W", split)):
+            body = source.program_of(0).bodies[f"{letter}0"]
+            for part, s in _by_part(model, body, letter, price).items():
+                seconds.setdefault(part, {})[letter] = s
+            again = _by_part(model, body, letter, lambda op: price(op) if op.label.phase == "R" else 0.0) if letter in "BI" else {}
+            for part, s in again.items():
+                seconds[part]["R"] = max(s, seconds[part].get("R", 0.0))
+        return seconds
+
+    def _lower(self, layout: Layout, model: Model, schedule: str, stage: Literal[0, 2] = 0, *, cut: bool = False) -> Workload:
+        """Two microbatches of one stage of few layers, with as few replicas as expert parallelism allows, or twice as many for ZeRO.
+
+        `cut`: one microbatch, whose backward is cut wherever a reduction might stand, so that memory is let go of as early as can be.
+        """
+        d, m = layout.degrees, 1 if cut else 2
+        degrees = replace(d, dp=(2 if stage or (cut and d.dp > 1) else 1) * (d.ep // gcd(d.ep, d.cp)), pp=1)
+        small = replace(
+            layout,
+            degrees=degrees,
+            batch=Batch(m * layout.batch.micro * degrees.dp, layout.batch.micro, layout.batch.sequence, m),
+            data=replace(layout.data, mode="per-parameter"),
+            zero=replace(layout.zero, stage=stage, shard=degrees.dp, overlap=True, overlap_gather=False),
+            pipeline=Pipeline(schedule, 1, "async", (model.layers,)),
+            recompute=replace(layout.recompute, modules=() if layout.recompute.layers else layout.recompute.modules, layers=None),
+        )
+        return lower(Plan(model, small), check=False).bound
+
+    def _pricer(self, workload: Workload, groups: Groups) -> Callable[[Op], float]:
+        cluster, profile = self.run.cluster, self.run.profile
+        program, overhead = workload.program_of(0), profile.get("compute.op_overhead", 0.0)
+        slowest = min([1.0, *cluster.slowdown.values()])
+
+        def price(op: Op) -> float:
+            if isinstance(op, Compute):
+                return slowest * (overhead + sum(kernel_seconds(k, cluster.accelerator, profile) for k in op.kernels))
+            if not isinstance(op, Collective) or op.group not in groups:
+                return 0.0
+            size, shares = collective_size(program, op), workload.loads[op.load] if op.load else None
+            members = ([cluster.devices[r] for r in ranks] for ranks in dict.fromkeys(groups[op.group]))
+            plans = (collective_plan(op.op, float(size.nbytes), m, cluster, profile, root=op.root, shares=shares, copies=size.copies) for m in members)
+            return min(collective_seconds(p, cluster, profile) for p in plans)
+
+        return price
+
+
+def shallow(model: Model) -> Model:
+    """The model with as few layers as show every kind of them: a prefix, so that every layer keeps its kind."""
+    kinds = [kind(model, n) for n in range(model.layers)]
+    depth = min(model.layers, max(2, *(kinds.index(k) + 1 for k in set(kinds))))
+    if isinstance(model, Fixed):
+        return replace(model, layers=depth, parameters=model.parameters // model.layers * depth)
+    return replace(model, layers=depth)
+
+
+def _part_of(model: Model, layers: Sequence[int], letter: str) -> list[int | None]:
+    """The part of every op of a body, from the layers of their labels; what carries none belongs to the end it stands at."""
+    numbered = [i for i, n in enumerate(layers) if n >= 0]
+    low, high = (numbered[0], numbered[-1]) if numbered else (len(layers), len(layers))
+    before, behind = (FIRST, LAST) if letter == "F" else (LAST, FIRST)
+    return [kind(model, n) if n >= 0 else before if i < low else behind if i > high else None for i, n in enumerate(layers)]
+
+
+def _by_part(model: Model, body: Sequence[Op], letter: str, price: Callable[[Op], float]) -> dict[int, float]:
+    """Seconds of the compute stream by part; of the layers of a kind the shortest."""
+    totals: dict[tuple[int, int], float] = {}
+    for op, part in zip(body, _part_of(model, [op.label.layer for op in body], letter), strict=True):
+        if part is not None and op.stream == COMPUTE:
+            key = (part, op.label.layer if part >= 0 else -1)
+            totals[key] = totals.get(key, 0.0) + price(op)
+    return {part: min(s for (p, _), s in totals.items() if p == part) for part in {p for p, _ in totals}}
+
+
+def _stored(model: Model, program: Program, price: Callable[[Op], float]) -> dict[int, dict[str, float]]:
+    """Bytes of parameters, gradients, optimizer state and what is kept, and seconds of their update, by part; of the layers of a kind the least."""
+    home: dict[str, tuple[int, int]] = {}  # parameter -> (part, layer)
+    forward = program.bodies["F0"]
+    for op, part in zip(forward, _part_of(model, [op.label.layer for op in forward], "F"), strict=True):
+        for ref in op.reads:
+            if part is not None and program.buffers[ref.name].category == "parameters":
+                home.setdefault(ref.name, (part, op.label.layer))
+    sums: dict[tuple[int, int], dict[str, float]] = {}
+    for name, buffer in program.buffers.items():
+        owner = buffer.of[0] if buffer.of else name
+        at = next((home[n] for n in (owner, owner.removesuffix(".grad"), owner.rpartition(".")[0]) if n in home), None)
+        if at is not None and buffer.persistent and buffer.category in ("parameters", "gradients", "optimizer"):
+            sums.setdefault(at, {}).setdefault(buffer.category, 0.0)
+            sums[at][buffer.category] += buffer_bytes(buffer)
+    for op in program.bodies.get("step", ()):
+        if isinstance(op, Compute) and op.stream == COMPUTE:
+            for kernel in op.kernels:
+                at = next((home[r.name] for r in kernel.writes if r.name in home), None)
+                if at is not None:
+                    sums.setdefault(at, {}).setdefault("update", 0.0)
+                    sums[at]["update"] += price(replace(op, kernels=(kernel,)))
+    for at, nbytes in _kept(model, program.resolved).items():
+        sums.setdefault(at, {})["kept"] = nbytes
+    out: dict[int, dict[str, float]] = {}
+    for part in {p for p, _ in sums}:
+        rows = [row for (p, _), row in sums.items() if p == part]
+        out[part] = {what: min(row.get(what, 0.0) for row in rows) for what in ("parameters", "gradients", "optimizer", "kept", "update")}
+    return out
+
+
+def _kept(model: Model, resolved: Resolved) -> dict[tuple[int, int], float]:
+    """Bytes born in the first forward and used in its backward, by (part, layer) of the op that makes them."""
+    program = resolved.program
+    forward = np.flatnonzero(resolved.call == 0)
+    layers = [resolved.op(int(i)).label.layer for i in forward]
+    parts = _part_of(model, layers, "F")
+    last = np.maximum.reduceat(resolved.last_users, resolved.last_start[:-1]) if len(resolved.last_users) else np.zeros(0, dtype=np.int64)
+    out: dict[tuple[int, int], float] = {}
+    for g in np.flatnonzero((resolved.birth >= 0) & (resolved.birth < len(forward)) & (last >= len(forward))).tolist():
+        buffer = program.buffers[resolved.buffers[int(resolved.generation_buffer[g])]]
+        i = int(resolved.birth[g])
+        part = parts[i]
+        if part is not None and buffer.category in CATEGORIES and program.calls[int(resolved.call[last[g]])].body.startswith(("B", "I")):
+            key = (part, layers[i] if part >= 0 else -1)
+            out[key] = out.get(key, 0.0) + buffer_bytes(buffer)
+    return out
+
+
+def _rise(model: Model, resolved: Resolved) -> float:
+    """Bytes by which memory rises above what is kept while the first backward passes the head and the last layer."""
+    calls = resolved.program.calls
+    backward = next((c for c, call in enumerate(calls) if call.body.startswith("B")), -1)
+    begin = int(np.flatnonzero(resolved.call == backward)[0])
+    sizes = np.array([buffer_bytes(resolved.program.buffers[b]) for b in resolved.buffers], dtype=float)
+    counted = np.array([resolved.program.buffers[b].category in CATEGORIES for b in resolved.buffers])
+    weight = np.where(counted, sizes, 0.0)[resolved.generation_buffer]
+    last = np.maximum.reduceat(resolved.last_users, resolved.last_start[:-1])
+    mortal = resolved.birth >= 0
+    levels, kept = [], float(weight[mortal & (resolved.birth < begin) & (last >= begin)].sum())
+    for i in np.flatnonzero(resolved.call == backward).tolist():
+        op = resolved.op(i)
+        if op.label.layer not in (-1, model.layers - 1):
+            break
+        if isinstance(op, Compute) and op.stream == COMPUTE:
+            levels.append(float(weight[mortal & (resolved.birth <= i) & (last >= i)].sum()))
+        if op.label.layer == -1 and levels and any(resolved.op(j).label.layer >= 0 for j in range(begin, i)):
+            break
+    return max(0.0, max(levels, default=0.0) - kept)

@@ -1,0 +1,253 @@
+"""search: the best layouts of a run. Bounds for all of them, a replay of the schedule for those that may win, the engine for finalists.
+
+Branch and bound, the lowest bound first: a layout whose bound is above what has been simulated cannot win. The winner is *proven* when no
+layout is left whose bound is below its score; else the gap says how much better one of them could be at most.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import Run, vary
+from ..errors import InvalidLayout, Malformed, Refused
+from ..lowering import lower
+from ..memory import memory_bound
+from ..model.layers import model_flops
+from ..report import Report, summarize
+from ..sim import simulate
+from .bounds import Bounds
+from .objective import Limits, Objective
+from .settings import sweep
+from .space import AXES, Candidate, Space, axes, space, template
+
+MOST_OPS = 600_000  # ops that the engine replays for finalists, unless a number of runs is given
+MEMORY = "memory"
+CLOSED, REPLAYED = 0, 1
+
+
+@dataclass(frozen=True)
+class Found:
+    """A simulated layout."""
+
+    candidate: Candidate
+    report: Report
+    bound: float
+    score: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A layout that does not fit: by `excess` bytes at least."""
+
+    candidate: Candidate
+    excess: float
+
+
+@dataclass
+class Search:
+    """What was looked at, and what came out. `lowest`: the smallest bound of a layout that was not simulated (inf: none)."""
+
+    name: str
+    devices: int
+    objective: Objective
+    space: Space
+    asked: Mapping[str, list[Any]]
+    found: list[Found] = field(default_factory=list)
+    misses: list[NearMiss] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    bounded: int = 0
+    lowest: float = float("inf")
+    top: int = 10
+
+    @property
+    def best(self) -> list[Found]:
+        """Simulated layouts that fit and meet the constraints, best first."""
+        return sorted((f for f in self.found if f.fits), key=lambda f: (f.score, f.candidate.name))
+
+    @property
+    def proven(self) -> bool:
+        """Can no layout that was not simulated beat the winner?"""
+        return bool(self.best) and self.lowest >= self.best[0].score * (1 - 1e-9)
+
+    @property
+    def gap(self) -> float:
+        """How much better than the winner the best layout could be at most, as a part of its score."""
+        return 0.0 if self.proven else 1 - self.lowest / self.best[0].score if self.best else 1.0
+
+    @property
+    def pareto(self) -> list[Found]:
+        """Simulated layouts that fit and than which none is both faster and smaller, fastest first."""
+        out: list[Found] = []
+        for f in sorted(self.best, key=lambda f: (f.report.step_time, f.report.memory.peak.nbytes)):
+            if not out or f.report.memory.peak.nbytes < out[-1].report.memory.peak.nbytes:
+                out.append(f)
+        return out
+
+
+def search(
+    path: Path | None,
+    overrides: Sequence[str],
+    devices: int,
+    *,
+    varied: Sequence[str] = (),
+    objective: str = "step",
+    constraints: Sequence[str] = (),
+    top: int = 10,
+    runs: int | None = None,
+    critical_batch: float | None = None,
+) -> Search:
+    """The `top` best layouts of the run at `path` on `devices` devices.
+
+    A key set by an override is not varied. `varied` are `key=values` as in sweeps; `constraints` are as in `objective.Limits`. The engine runs until
+    the top is proven, or has run `runs` times (default: as often as MOST_OPS allow, and at least for one layout that fits).
+    Raises Malformed, Unparsable as `load` does; Refused where no layout is legal, fits and meets the constraints.
+    """
+    if devices < 1 or top < 1:
+        raise Malformed(f"--devices {devices} and --top {top} must be at least 1")
+    asked = dict(sweep(text, "--vary") for text in varied)
+    pinned = {k.strip(): v for k, _, v in (o.partition("=") for o in overrides) if k.strip() in AXES}
+    start = template(path, overrides)
+    values = axes(start, devices, asked, pinned)
+    limits = Limits.of(constraints)
+    legal = space(start, devices, values)
+    out = Search(start.name, devices, Objective.of(objective, critical_batch), legal, values, refused=Counter(legal.refused), top=top)
+    if not legal.candidates:
+        why = "; ".join(legal.example.values()) or "no combination of the values to vary uses all devices"
+        raise Refused(f"none of {legal.enumerated} layouts is legal: {why}")
+    run = _first(start, legal.candidates)
+    _Searcher(out, run, limits, runs).go()
+    if not out.best:
+        raise Refused(_nothing(out, run))
+    return out
+
+
+def _first(start: Run, candidates: Sequence[Candidate]) -> Run:
+    """The run of the first candidate that resolves: it holds the cluster."""
+    errors: list[str] = []
+    for candidate in candidates[:64]:
+        try:
+            return vary(start, candidate.overrides)
+        except InvalidLayout as error:
+            errors.append(str(error))
+    raise Refused(f"no layout resolves: {errors[0]}")
+
+
+def _nothing(out: Search, run: Run) -> str:
+    reasons = ", ".join(f"{why}: {n}" for why, n in out.refused.most_common())
+    near = min(out.misses, key=lambda m: m.excess, default=None)
+    capacity = run.cluster.accelerator.memory.value
+    miss = f"; nearest: {near.candidate.name} lacks {near.excess / 1e9:.2f} GB of {capacity / 1e9:.1f} GB" if near else ""
+    return f"none of {out.space.enumerated} layouts is legal, fits and meets the constraints ({reasons}){miss}"
+
+
+class _Searcher:
+    """One search under way."""
+
+    def __init__(self, out: Search, run: Run, limits: Limits, runs: int | None) -> None:
+        self.out, self.run, self.limits, self.runs = out, run, limits, runs
+        self.bounds = Bounds(run)
+        self.capacity = min(run.cluster.accelerator.memory.value, limits.memory)
+        self.heap: list[tuple[float, int, int]] = []
+        self.ops = self.ran = 0
+        batch = run.plan.layout.batch
+        self.flops = model_flops(run.plan.model, batch.global_ * max(batch.sequence, 1), batch.sequence)
+        self.peak = float(run.cluster.accelerator.peak(run.plan.layout.compute_dtype)) * out.devices
+
+    def go(self) -> None:
+        """Bound all, then simulate the most promising until the top is proven or the means are used up."""
+        for i, candidate in enumerate(self.out.space.candidates):
+            if self.limits.layout(candidate):
+                self._push(i, candidate)
+            else:
+                self.out.refused["constraint"] += 1
+        while self.heap:
+            bound, tier, i = self.heap[0]
+            kth = self._worst_of_top()
+            if bound >= kth or (self._spent() and self.out.best):
+                break
+            heapq.heappop(self.heap)
+            if tier == CLOSED:
+                self._replayed(i, bound)
+            else:
+                self._simulate(i, bound)
+        self._finish()
+
+    def _finish(self) -> None:
+        """Better bounds for the first of those that were not simulated, as long as they matter for the gap; then count what is left."""
+        best = self.out.best[0].score if self.out.best else float("inf")
+        while self.heap and self.heap[0][1] == CLOSED and self.heap[0][0] < best:
+            bound, _, i = heapq.heappop(self.heap)
+            self._replayed(i, bound)
+        self.out.bounded = len(self.heap)
+        self.out.lowest = self.heap[0][0] if self.heap else float("inf")
+
+    def _push(self, i: int, candidate: Candidate) -> None:
+        layout = candidate.layout
+        memory = self.bounds.memory(layout)
+        if memory > self.capacity:
+            self._miss(candidate, memory)
+            return
+        step = self.bounds.step(layout)
+        score = self.out.objective.score(step, memory, layout)
+        if not self.limits.reachable(step, self.flops, self.peak):
+            self.out.refused["constraint"] += 1
+        else:
+            heapq.heappush(self.heap, (score, CLOSED, i))
+
+    def _replayed(self, i: int, bound: float) -> None:
+        layout = self.out.space.candidates[i].layout
+        try:
+            memory = self.bounds.refined_memory(layout)
+        except InvalidLayout as error:
+            self.out.refused[f"pipeline.schedule ({error.violations[0].field})"] += 1
+            return
+        score = self.out.objective.score(self.bounds.refined(layout), memory, layout)
+        if memory > self.capacity:
+            self._miss(self.out.space.candidates[i], memory)
+            return
+        heapq.heappush(self.heap, (max(bound, score), REPLAYED, i))
+
+    def _miss(self, candidate: Candidate, memory: float) -> None:
+        self.out.refused[MEMORY] += 1
+        self.out.misses.append(NearMiss(candidate, memory - self.capacity))
+
+    def _worst_of_top(self) -> float:
+        best = self.out.best
+        return best[self.out.top - 1].score if len(best) >= self.out.top else float("inf")
+
+    def _spent(self) -> bool:
+        return self.ran >= self.runs if self.runs is not None else self.ops >= MOST_OPS
+
+    def _simulate(self, i: int, bound: float) -> None:
+        candidate = self.out.space.candidates[i]
+        try:
+            run = vary(self.run, candidate.overrides)
+            workload = lower(run.plan, check=False)
+            memory = max(memory_bound(p.resolved) for p in workload.bound.programs)
+            if memory > self.capacity:
+                self._miss(candidate, memory)
+                return
+            timeline = simulate(workload, run.cluster, run.profile)
+        except Refused as error:
+            self.out.refused[error.violations[0].field if error.violations else "engine"] += 1
+            return
+        report = summarize(timeline, run)
+        self.ran, self.ops = self.ran + 1, self.ops + len(timeline.ops)
+        score = self.out.objective.score(report.step_time, report.memory.peak.nbytes, candidate.layout)
+        excess = report.memory.peak.nbytes - self.capacity
+        self.out.found.append(Found(candidate, report, bound, score, excess <= 0 and self.limits.met(report)))
+        if excess > 0:
+            self.out.misses.append(NearMiss(candidate, excess))
+
+
+def spread(found: Sequence[Found]) -> float:
+    """Largest part by which a bound was below what the engine said, over the simulated layouts."""
+    return float(np.max([1 - f.bound / f.score for f in found if f.score])) if found else 0.0

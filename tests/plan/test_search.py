@@ -1,0 +1,139 @@
+"""search: its bounds are bounds, its winner is the brute-force winner, its layouts are what the configuration resolves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from parasim.config import Run, vary
+from parasim.errors import InvalidLayout, Malformed, Refused
+from parasim.lowering import lower
+from parasim.plan.bounds import Bounds
+from parasim.plan.objective import Limits
+from parasim.plan.search import search
+from parasim.plan.search_report import as_text, to_json
+from parasim.plan.space import AXES, Candidate, axes, space, template
+from parasim.report import Report, summarize
+from parasim.sim import simulate
+
+DENSE = {"kind": "transformer", "layers": 6, "hidden": 512, "heads": 8, "kv_heads": 4, "vocab": 1024, "ffn": 2048}
+SPARSE = DENSE | {"layers": 4, "experts": {"count": 4, "topk": 2, "ffn": 512}}
+MLP = {"kind": "mlp", "layers": 8, "hidden": 1024}
+BASE = {"cluster": "h100-hgx-ib400", "devices": 16, "batch": {"global": 32, "micro": 1, "sequence": 512}, "profile": "h100-megatron"}
+
+
+def written(tmp_path: Path, **keys: object) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(BASE | keys))
+    return path
+
+
+def report_of(run: Run) -> Report:
+    return summarize(simulate(lower(run.plan), run.cluster, run.profile), run)
+
+
+@pytest.fixture(scope="module")
+def spaces(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Run, Bounds, list[Candidate]]]:
+    """For each model its legal layouts on 16 devices, with a run that holds the cluster."""
+    out = []
+    for i, model in enumerate((DENSE, SPARSE, MLP)):
+        path = written(tmp_path_factory.mktemp(str(i)), model=model)
+        start = template(path, [])
+        found = space(start, 16, axes(start, 16, {}, {})).candidates
+        run = vary(start, found[0].overrides)
+        out.append((run, Bounds(run), found))
+    return out
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(which=st.integers(0, 2), number=st.integers(0, 10**6))
+def test_bounds_are_below_what_the_engine_says(spaces: list[tuple[Run, Bounds, list[Candidate]]], which: int, number: int) -> None:
+    """closed form <= replay <= simulated step, and memory bound <= simulated peak; the layout is what the configuration makes of its settings."""
+    run, bounds, found = spaces[which]
+    candidate = found[number % len(found)]
+    try:
+        resolved = vary(run, candidate.overrides)
+    except InvalidLayout:  # by a rule of its schedule, which the space leaves to those that may win
+        return
+    assert resolved.plan.layout == candidate.layout
+    report = report_of(resolved)
+    assert 0 < bounds.step(candidate.layout) <= bounds.refined(candidate.layout) <= report.step_time, candidate.name
+    assert 0 < bounds.memory(candidate.layout) <= bounds.refined_memory(candidate.layout) <= report.memory.peak.nbytes, candidate.name
+
+
+NARROW = ["pipeline.schedule=1f1b,zb-h1", "pipeline.chunks=2", "zero.stage=0,1", "batch.micro=2", "recompute=none", "parallel.tp=1,2"]
+
+
+@pytest.mark.parametrize(("model", "cluster"), [(DENSE, "h100-hgx-ib400"), (SPARSE, "h100-hgx-ib400")])
+def test_the_top_is_that_of_brute_force(tmp_path: Path, model: dict[str, object], cluster: str) -> None:
+    path = written(tmp_path, model=model, cluster=cluster)
+    varied = [*NARROW, "parallel.pp=1,4", "parallel.ep=1,2", "tensor.sequence_parallel=true"]
+    found = search(path, [], 16, varied=varied, top=3, runs=10**6)
+    start = template(path, [])
+    values = {k: [yaml.safe_load(x) for x in v.split(",")] for k, v in (text.split("=") for text in varied)}
+    run, steps = None, []
+    for candidate in space(start, 16, axes(start, 16, {k: [str(x).lower() for x in v] for k, v in values.items()}, {})).candidates:
+        try:
+            run = vary(run or start, candidate.overrides)
+        except InvalidLayout:
+            continue
+        steps.append((report_of(run).step_time, candidate.name))
+    steps.sort()
+    assert found.proven and found.gap == 0.0
+    assert [f.report.step_time for f in found.best[:3]] == pytest.approx([s for s, _ in steps[:3]], rel=1e-12)
+    assert len(found.found) < len(steps)  # some were bounded away
+
+
+FEW = ["batch.micro=1", "pipeline.schedule=1f1b,zb-v", "recompute=none"]
+
+
+def test_counts_add_up_and_the_page_says_them(tmp_path: Path) -> None:
+    found = search(written(tmp_path, model=MLP), ["zero.stage=1"], 16, top=3, varied=["parallel.tp=1,2,3", *FEW])
+    out = json.loads(json.dumps(to_json(found)))
+    assert out["enumerated"] == out["refused"] + out["bounded"] + out["simulated"]
+    assert len(out["top"]) == 3 and out["top"][0]["step_time_s"] <= out["top"][1]["step_time_s"]
+    assert {row["layout"]["zero.stage"] for row in out["top"]} == {1}  # pinned by --set
+    assert out["refused_by_reason"]["devices"] > 0  # 16 is no multiple of 3
+    assert set(out["varied"]) == set(AXES)
+    assert "bounded away" in as_text(found) and out["why"]
+
+
+def test_constraints_hold_and_one_that_nothing_meets_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, model=MLP)
+    found = search(path, [], 16, constraints=["pp>=2", "tp=2"], top=2, varied=FEW)
+    assert all(f.candidate.layout.degrees.pp >= 2 and f.candidate.layout.degrees.tp == 2 for f in found.found)
+    with pytest.raises(Refused, match=r"none of .* layouts is legal, fits and meets the constraints"):
+        search(path, [], 16, constraints=["peak_memory_bytes<=1MiB"], varied=FEW)
+    with pytest.raises(Refused, match=r"none of .* layouts is legal"):
+        search(path, [], 16, varied=["parallel.tp=3", *FEW])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"varied": ["parallel.tpp=1,2"]},
+        {"varied": ["zero.stage=7"]},
+        {"varied": ["pipeline.schedule=1f2b"]},
+        {"objective": "speed"},
+        {"constraints": ["mfuu>=0.4"]},
+        {"constraints": ["mfu"]},
+        {"constraints": ["mfu>=much"]},
+        {"objective": "time-to-target"},
+    ],
+)
+def test_nonsense_is_malformed(tmp_path: Path, flags: dict[str, list[str]]) -> None:
+    with pytest.raises(Malformed):
+        search(written(tmp_path, model=MLP), [], 16, **flags)  # type: ignore[arg-type]
+
+
+def test_objectives_rank_by_what_they_name(tmp_path: Path) -> None:
+    path, narrow = written(tmp_path, model=MLP), ["batch.micro=1", "pipeline.schedule=1f1b", "recompute=none,full", "parallel.tp=1,4"]
+    small = search(path, [], 16, objective="memory", top=1, varied=narrow).best[0]
+    fast = search(path, [], 16, top=1, varied=narrow).best[0]
+    assert small.report.memory.peak.nbytes <= fast.report.memory.peak.nbytes and fast.report.step_time <= small.report.step_time
+    assert Limits.of(["peak_memory_bytes<=70GiB"]).memory == 70 * 2**30
