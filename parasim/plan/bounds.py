@@ -33,7 +33,7 @@ from ..schedules import SCHEDULES
 from .orders import Orders, is_split, least_inflight, orders, replay
 from .pieces import FIRST, LAST, OVERLAPPED, Part, Pieces, fresh, kind, whole
 
-SIZES = (2**16, 2**20, 2**22, 2**25, 2**28)  # bytes at which a collective's seconds per byte are looked at
+SIZES = tuple(2**k for k in (16, 20, 22, 25, 28))  # bytes at which a collective's seconds per byte are looked at
 SAFE = 1 - 1e-9  # rounding of sums
 Floats = NDArray[np.float64]
 

@@ -36,7 +36,7 @@ SEARCHED = tuple(
     n for n, row in SCHEDULES.items() if row.placement is not BIDIRECTIONAL and not n.startswith(("zb-auto", "zb-1p", "zb-2p"))
 )  # others are searches
 WIDEST, MOST_MICRO, MOST_CHUNKS, MOST_CONTEXT = 64, 16, 8, 16  # of the values that are tried unless others are named
-MOST_LAYOUTS = 2**21
+MOST_LAYOUTS = 1_000_000
 
 
 @dataclass(frozen=True)
