@@ -166,7 +166,8 @@ class Bounds:
         gather = parameters * self._rate("all_gather", d)
         if stage == 3:
             again = m if zero.reshard_after_forward else 0
-            return max(best, first_backward + m * reduce, 2 * again * gather, self._carried(d, 2 * again * parameters, m * gradients)) * SAFE
+            held = self._dense(layout, "parameters", rank=True), self._dense(layout, "gradients", rank=True)
+            return max(best, first_backward + m * reduce, 2 * again * gather, self._carried(d, 2 * again * held[0], m * held[1])) * SAFE
         reduced = last_backward + self._behind(layout) * self._rate("reduce_scatter", d) if stage == 1 else first_backward + (m - 1) * reduce
         return max(best, max(end, reduced) + gather) * SAFE
 
@@ -180,13 +181,14 @@ class Bounds:
         work = np.bincount(self.rank_of(layout), s["F"] + (s["I"] if split else s["B"]))
         return float(work.max()) * layout.batch.microbatches
 
-    def _dense(self, layout: Layout, what: str) -> float:
-        """Bytes of stage 0 that are shared by all of dp: with expert parallelism only the dense layers, for sure."""
-        key = ("dense", what, self._stages_key(layout))
+    def _dense(self, layout: Layout, what: str, *, rank: bool = False) -> float:
+        """Bytes of stage 0, or of all stages of its rank, that are shared by all of dp: with expert parallelism only the dense layers, for sure."""
+        key = ("dense", what, rank, self._stages_key(layout))
         if key not in self._kept:
             body = self.pieces.held(layout)
-            (a, b), *_ = stage_bounds(layout.pipeline.layers)
-            layers = [k for k in self._kinds[a:b] if not (k and layout.degrees.ep > 1)]
+            rank_of, bounds = self.rank_of(layout), stage_bounds(layout.pipeline.layers)
+            mine = [self._kinds[a:b] for s, (a, b) in enumerate(bounds) if s == 0 or (rank and rank_of[s] == rank_of[0])]
+            layers = [k for kinds in mine for k in kinds if not (k and layout.degrees.ep > 1)]
             self._kept[key] = sum(getattr(body.parts.get(k, NOTHING), what) for k in layers) + getattr(body.parts.get(FIRST, NOTHING), what)
         return float(self._kept[key])
 
