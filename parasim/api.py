@@ -12,6 +12,7 @@ from typing import Any
 
 from .comparison import compare
 from .config import Plan, Run, build, load, vary
+from .cost.pricing import op_seconds as seconds_of_op
 from .cost.pricing import seconds as kernel_seconds
 from .cost.profile import datasheet
 from .errors import Deadlock, DoesNotFit, Malformed
@@ -150,7 +151,8 @@ def time_study(study: Study, comm: float) -> tuple[ScheduleReport, Timeline | No
 def op_seconds(run: Run) -> Callable[[int, Compute], float]:
     """Predicted seconds of a Compute op on any rank of the run: what the executor sleeps."""
     paces = run.cluster.paces(run.devices).tolist()
-    return lambda rank, op: float(paces[rank] * sum(kernel_seconds(k, run.cluster.accelerator, run.profile) for k in op.kernels))
+    chip, profile = run.cluster.accelerator, run.profile
+    return lambda rank, op: float(paces[rank] * seconds_of_op([kernel_seconds(k, chip, profile) for k in op.kernels], profile))
 
 
 __all__ = [

@@ -1,169 +1,266 @@
-"""Fit the profiles that ship with parasim: `python -m validation fit`. The same rows give the same files.
+"""Fit the training profiles that ship with parasim: `python -m validation fit`. The same rows give the same files.
 
-What is fitted: per collective a latency and a bandwidth from one node's nccl-tests, by least squares of the relative error; then the one
-matmul efficiency with which the whole steps of the fit rows have no bias (mean log ratio 0). Everything else is taken from the recipe.
+The numbers of an accelerator and of the stacks on it are fitted together, in logarithms: Gauss-Newton on soft-L1 losses of log(predicted /
+measured) over step and layer times, each source weighted as at most SOURCE rows, with a prior on every number (data/training.yaml).
+Cross-validated errors leave one layout (source, tp, pp) out and solve the linearised problem without it.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 import yaml
+from numpy.typing import NDArray
 
-from parasim.collectives.plan import plan, seconds
-from parasim.cost.profile import Profile, datasheet, load_profile, read_profile, save_profile
+from parasim import documents
+from parasim.cost.profile import Profile, load_profile, read_profile, save_profile
 from parasim.errors import Malformed
 from parasim.provenance import Number
-from parasim.topology.cluster import Cluster
-from parasim.topology.loader import load_cluster
 
 from .predict import DATA, Prepared, prepare
-from .rows import NotModelled, read_rows, to_case
+from .rows import Case, NotModelled, read_rows, to_case
 
-RECIPES, ROWS = DATA / "recipes", DATA / "fit"
+ROWS = DATA / "fit"
 PROFILES = Path(__file__).parent.parent / "parasim" / "cost" / "profiles"
-EFFICIENCY = "compute.matmul_efficiency"
-DIGITS = 4
+ACCURACY = Path(__file__).parent.parent / "parasim" / "cost" / "accuracy.yaml"
+TIMES = ("step_time_s", "layer_forward_s", "layer_backward_s")
+SIGMA, SOURCE, ROUNDS, STEP, DIGITS = 0.05, 8, 2, 0.04, 4
+Array = NDArray[np.float64]
+Values = Mapping[str, float]  # "profile/number" -> value
 
 
 @dataclass(frozen=True)
-class Line:
-    """time = latency + wire bytes / bandwidth of one collective on one node; `error` is the median |relative error| over `points`."""
+class Point:
+    """One measured time: the run that predicts it, and its number among the case's."""
 
-    op: str
-    system: str
-    latency: float
-    bandwidth: float
-    points: int
-    error: float
+    case: Case
+    quantity: str
+    measured: float
 
     @property
-    def source(self) -> str:
-        """Where the two numbers come from."""
-        return f"nccl-tests {self.op} on {self.system}: latency and bandwidth fitted to {self.points} sizes, median error {self.error:.0%}"
+    def group(self) -> tuple[str, Any, Any]:
+        """The layout that cross-validation leaves out together."""
+        parallel = self.case.run["parallel"]
+        return self.case.source, parallel["tp"], parallel["pp"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one base and the profiles over it are fitted to. `keys`: profile/number of every fitted one; `start`, `prior` in logarithms."""
+
+    base: str
+    keys: tuple[str, ...]
+    start: Array
+    prior: Array
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """`theta` in logarithms, log ratios of the points and their Jacobian there."""
+
+    theta: Array
+    ratios: Array
+    jacobian: Array
 
 
 def fit(
-    names: Annotated[list[str] | None, typer.Argument(help="profiles to fit; omitted: all recipes")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="bases to fit (a100, h100); omitted: all")] = None,
     out: Annotated[Path, typer.Option(help="folder that the profiles are written to")] = PROFILES,
-    check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where the fit differs from the file")] = False,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where the fit differs from the files")] = False,
+    workers: Annotated[int, typer.Option(help="processes")] = min(2, os.cpu_count() or 1),
 ) -> None:
-    """Fit the profiles of the catalog on the fit rows."""
-    known = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    """Fit the training profiles of the catalog on the fit rows."""
+    recipe = _recipe()
+    unknown = set(names or ()) - set(recipe["bases"])
+    if unknown:
+        raise Malformed(f"{', '.join(sorted(unknown))} is no base; known: {', '.join(recipe['bases'])}")
     differs = False
-    for name in names or known:
-        if name not in known:
-            raise Malformed(f"{name} has no recipe; known: {', '.join(known)}")
-        fitted = fit_profile(name)
-        typer.echo(f"{name}: {EFFICIENCY} {fitted.get(EFFICIENCY):.4g}; {fitted.numbers[EFFICIENCY].source}")
-        if not check:
-            save_profile(fitted, out / f"{name}.yaml")
-        elif load_profile(out / f"{name}.yaml") != fitted:
-            differs = True
-            typer.echo(f"{name}: differs from {out / name}.yaml")
+    with ProcessPoolExecutor(max(1, workers)) as pool:
+        for base in names or list(recipe["bases"]):
+            problem = problem_of(base, recipe)
+            solution = solve(problem, recipe, pool)
+            for profile in profiles_of(problem, solution, recipe):
+                differs |= check and load_profile(profile.name) != profile
+                if not check:
+                    save_profile(profile, out / f"{profile.name}.yaml")
+            crossed = cross_validated(problem, solution)
+            _print(problem, solution, crossed)
+            if not check:
+                _save_accuracy(problem, crossed)
     if differs:
+        typer.echo("the fit differs from the files")
         raise typer.Exit(1)
 
 
-def fit_profile(name: str) -> Profile:
-    """The profile of the recipe called `name`."""
-    path = RECIPES / f"{name}.yaml"
-    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    keys = ("name", "backend", "description", "numbers")
-    given = read_profile({key: recipe[key] for key in keys}, str(path))
-    links = fit_links(recipe["collectives"], load_cluster(recipe["cluster"], 8))
-    profile = replace(given, numbers={**given.numbers, **links})
-    cases = _cases(recipe["steps"])
-    efficiency = fit_efficiency(cases, profile, float(recipe["start"]))
-    return with_efficiency(profile, efficiency, _source(cases, profile, efficiency))
+def _recipe() -> dict[str, Any]:
+    tree: dict[str, Any] = yaml.safe_load((DATA / "training.yaml").read_text(encoding="utf-8"))
+    return tree
 
 
-def fit_links(collectives: Mapping[str, Any], cluster: Cluster) -> dict[str, Number]:
-    """Latency per collective, the bandwidth factor of the link kind (mean of the `reference` ops) and, for the other ops, their own factor."""
-    lines = {op: fit_line(op, system) for op, system in collectives["ops"].items()}
-    kind = collectives["link"]
-    rate = min(link.bandwidth for link in cluster.links if link.kind == kind)
-    reference = [lines[op] for op in collectives["reference"]]
-    factor = round(sum(line.bandwidth for line in reference) / len(reference) / rate, DIGITS)
-    out = {f"network.bandwidth_factor.{kind}": Number(factor, "1", "; ".join(line.source for line in reference), "fitted")}
-    for op, line in lines.items():
-        structural = seconds(plan(op, 1.0, cluster.devices, cluster, datasheet()), cluster, datasheet())
-        latency = round(max(line.latency - structural, 0.0), 7)
-        out[f"collective.{op}.latency"] = Number(latency, "s", f"{line.source}; less the links' own latency", "fitted")
-        if line not in reference:
-            own = round(line.bandwidth / (factor * rate), DIGITS)
-            out[f"collective.{op}.bandwidth_factor"] = Number(own, "1", line.source, "fitted")
-    for op, like in collectives.get("as", {}).items():
-        number = out[f"collective.{like}.latency"]
-        out[f"collective.{op}.latency"] = replace(number, source=f"as {like}, not measured", status="assumed")
-    return out
+def problem_of(base: str, recipe: Mapping[str, Any]) -> Problem:
+    """The fitted numbers of `base` and of the profiles that extend it, and the sampled rows of their sources."""
+    over = {name: entry for name, entry in recipe["profiles"].items() if base in entry["extends"]}
+    entries = {base: recipe["bases"][base], **over}
+    keys = [(name, key, spec) for name, entry in entries.items() for key, spec in entry["fitted"].items()]
+    sources = dict.fromkeys(source for entry in over.values() for source in entry["rows"])
+    points = [p for s in sources for p in points_of(s, recipe["sample"].get(s)) if p.case.profile in over]
+    start = [np.log(_number(key, spec["start"])) for _, key, spec in keys]
+    return Problem(base, tuple(f"{name}/{key}" for name, key, _ in keys), np.array(start), np.array([np.log(s["prior"]) for *_, s in keys]), tuple(points))
 
 
-def fit_line(op: str, system: str) -> Line:
-    """Least squares of the relative error of time = latency + wire bytes / bandwidth over all sizes measured on `system`."""
-    rows = [r for r in map(dict, _jsonl(ROWS / "collectives.jsonl")) if r["op"] == op and r["system"] == system]
-    n = rows[0]["gpus"]
-    times = np.array([r["time_us"] * 1e-6 for r in rows])
-    wire = np.array([r["bytes"] * (n - 1) / n * (2 if op == "all_reduce" else 1) for r in rows])
-    solution = np.linalg.lstsq(np.stack((1 / times, wire / times), axis=1), np.ones(len(rows)), rcond=None)[0]
-    latency, per_byte = float(solution[0]), float(solution[1])
-    error = float(np.median(np.abs((latency + wire * per_byte) / times - 1)))
-    return Line(op, system, latency, 1 / per_byte, len(rows), error)
+def _number(key: str, start: object) -> float:
+    entry = {"value": start, "source": "start", "status": "assumed"} | ({} if isinstance(start, str) else {"unit": "1"})
+    return read_profile({"name": "start", "numbers": {key: entry}}, "training.yaml").get(key)
 
 
-def _jsonl(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _cases(names: Sequence[str]) -> list[Prepared]:
-    """The fit rows that can be simulated."""
-    out = []
-    for row in (row for name in names for row in read_rows(ROWS / name)):
+def points_of(source: str, sample: int | None = None) -> Iterator[Point]:
+    """The measured times of the rows of `source` that can be simulated; `sample` of the rows, evenly spread."""
+    rows = list(read_rows(ROWS / f"{source}.jsonl"))
+    kept = rows if sample is None else [rows[i * len(rows) // sample] for i in range(min(sample, len(rows)))]
+    for row in kept:
         try:
-            out.append(prepare(to_case(row)))
+            case = to_case(row)
+            _prepared(json.dumps(case.run))
         except NotModelled:
             continue
+        yield from (Point(case, q.name, q.value) for q in case.measured if q.name in TIMES)
+
+
+@lru_cache(maxsize=256)
+def _prepared(run: str) -> Prepared:
+    return prepare(json.loads(run))
+
+
+def with_values(name: str, values: Values, recipe: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Profile:
+    """The profile called `name` with the fitted numbers `values`, its own over those of its base."""
+    entry = recipe["bases"].get(name) or recipe["profiles"][name]
+    base = next((b for b in entry.get("extends", ()) if b in recipe["bases"]), None)
+    below = [load_profile(n) for n in entry.get("extends", ()) if n not in recipe["bases"]]
+    numbers = {key: number for profile in below for key, number in profile.numbers.items()}
+    numbers |= with_values(base, values, recipe, sources).numbers if base else {}
+    numbers |= read_profile({"name": name, "numbers": entry.get("numbers", {})}, "training.yaml").numbers
+    for key in entry["fitted"]:
+        unit = "s" if key == "compute.host_launch" else "1"
+        numbers[key] = Number(float(f"{values[f'{name}/{key}']:.{DIGITS}g}"), unit, (sources or {}).get(name, "search"), "fitted")
+    algorithms = {key: word for profile in below for key, word in profile.algorithms.items()}
+    return Profile(name, "nccl", numbers, entry["description"], algorithms, tuple(entry.get("extends", ())))
+
+
+def _evaluate(task: tuple[str, str, tuple[str, ...], tuple[Values, ...]]) -> list[list[float]]:
+    """Predicted seconds of one run, per set of values and quantity."""
+    run, profile, quantities, sets = task
+    prepared, recipe = _prepared(run), _recipe()
+    found = [prepared.values(with_values(profile, values, recipe)) for values in sets]
+    return [[values[q] for q in quantities] for values in found]
+
+
+def solve(problem: Problem, recipe: Mapping[str, Any], pool: ProcessPoolExecutor) -> Solution:
+    """Gauss-Newton from the starting values, ROUNDS steps."""
+    theta = problem.start
+    for _ in range(ROUNDS):
+        ratios, jacobian = linearised(problem, theta, pool)
+        theta = theta + _move(problem, theta, ratios, jacobian, np.ones(len(ratios), dtype=bool))
+    return Solution(theta, *linearised(problem, theta, pool))
+
+
+def linearised(problem: Problem, theta: Array, pool: ProcessPoolExecutor) -> tuple[Array, Array]:
+    """Log ratios of every point at `theta`, and their derivatives by forward differences; equal runs are simulated once."""
+    runs: dict[tuple[str, str], list[int]] = {}
+    for i, point in enumerate(problem.points):
+        runs.setdefault((json.dumps({**point.case.run, "name": "fit"}), point.case.profile), []).append(i)
+    tasks, columns = [], []
+    for (run, profile), at in runs.items():
+        mine = [k for k, key in enumerate(problem.keys) if key.partition("/")[0] in (problem.base, profile)]
+        sets = tuple(_values(problem, theta + STEP * (np.arange(len(theta)) == k)) for k in (-1, *mine))
+        tasks.append((run, profile, tuple(problem.points[i].quantity for i in at), sets))
+        columns.append((at, mine))
+    ratios, jacobian = np.zeros(len(problem.points)), np.zeros((len(problem.points), len(theta)))
+    for (at, mine), found in zip(columns, pool.map(_evaluate, tasks, chunksize=4), strict=True):
+        logs = np.log(np.array(found))
+        ratios[at] = logs[0] - np.log([problem.points[i].measured for i in at])
+        jacobian[np.ix_(at, mine)] = ((logs[1:] - logs[0]) / STEP).T
+    return ratios, jacobian
+
+
+def _values(problem: Problem, theta: Array) -> dict[str, float]:
+    return dict(zip(problem.keys, np.exp(theta).tolist(), strict=True))
+
+
+def _move(problem: Problem, theta: Array, ratios: Array, jacobian: Array, kept: NDArray[np.bool_]) -> Array:
+    """The step of the linearised soft-L1 problem over the points `kept`: weighted least squares, reweighted until it stands."""
+    sources = [p.case.source for p in problem.points]
+    per_source = {s: sum(k for k, name in zip(kept, sources, strict=True) if name == s) for s in set(sources)}
+    share = np.array([min(1.0, SOURCE / max(per_source[s], 1)) for s in sources]) * kept
+    move: Array = np.zeros(len(theta))
+    for _ in range(30):
+        residual = (ratios + jacobian @ move) / SIGMA
+        weight = share / np.sqrt(1 + residual**2) / SIGMA**2
+        left = jacobian.T @ (weight[:, None] * jacobian) + np.diag(problem.prior**-2)
+        right = -jacobian.T @ (weight * ratios) + (problem.start - theta) / problem.prior**2
+        move = np.asarray(np.linalg.solve(left, right), dtype=np.float64)
+    return np.asarray(np.clip(move, -0.5, 0.5))
+
+
+def cross_validated(problem: Problem, solution: Solution, by_source: bool = False) -> Array:
+    """Log ratios of every point from the linearised fit without its layout, or without its source."""
+    out = np.zeros(len(problem.points))
+    groups = [p.case.source if by_source else p.group for p in problem.points]
+    for group in dict.fromkeys(groups):
+        kept = np.array([g != group for g in groups])
+        move = _move(problem, solution.theta, solution.ratios, solution.jacobian, kept)
+        out[~kept] = (solution.ratios + solution.jacobian @ move)[~kept]
     return out
 
 
-def with_efficiency(profile: Profile, value: float, source: str = "search") -> Profile:
-    """The profile with this matmul efficiency."""
-    return replace(profile, numbers={**profile.numbers, EFFICIENCY: Number(value, "1", source, "fitted")})
+def profiles_of(problem: Problem, solution: Solution, recipe: Mapping[str, Any]) -> list[Profile]:
+    """The base and the profiles over it, with where their numbers are from."""
+    names = dict.fromkeys((problem.base, *(key.partition("/")[0] for key in problem.keys)))
+    sources = {name: _source(problem, name) for name in names}
+    return [with_values(name, _values(problem, solution.theta), recipe, sources) for name in names]
 
 
-def fit_efficiency(cases: Sequence[Prepared], profile: Profile, start: float) -> float:
-    """The efficiency at which the mean log ratio of predicted to measured is 0, by the secant method on 1 / efficiency.
-
-    Step times are close to linear in 1 / efficiency, so few simulations are needed. Raises `Malformed` when not even the peak is fast
-    enough for the rows, or no efficiency in 0.02 to 1 fits.
-    """
-
-    def bias(inverse: float) -> float:
-        tried = with_efficiency(profile, 1 / inverse)
-        return sum(math.log(c.seconds(tried) / c.case.measured) for c in cases) / len(cases)
-
-    if not cases:
-        raise Malformed(f"{profile.name}: none of the fit rows can be simulated")
-    a, b = 1 / start, 1.05 / start
-    bias_a, bias_b = bias(a), bias(b)
-    for _ in range(12):
-        if abs(bias_b) < 1e-7 or bias_a == bias_b:
-            break
-        a, b = b, min(max(b - bias_b * (b - a) / (bias_b - bias_a), 1.0), 50.0)
-        bias_a, bias_b = bias_b, bias(b)
-    if abs(bias_b) > 1e-4:
-        raise Malformed(f"{profile.name}: no matmul efficiency fits; at {1 / b:.3g} the rows are still off by {math.expm1(bias_b):+.1%}")
-    return round(1 / b, DIGITS)
+def _source(problem: Problem, name: str) -> str:
+    points = [p for p in problem.points if name in (problem.base, p.case.profile)]
+    sources = dict.fromkeys(p.case.source for p in points)
+    return f"least squares of soft log ratios over {len(points)} published times ({', '.join(sources)}), with priors: python -m validation fit {problem.base}"
 
 
-def _source(cases: Sequence[Prepared], profile: Profile, efficiency: float) -> str:
-    final = with_efficiency(profile, efficiency)
-    errors = [f"{c.case.id} {round(c.seconds(final) / c.case.measured - 1, 3) + 0.0:+.1%}" for c in cases]
-    return f"whole steps of {len(cases)} published rows, mean log ratio 0: {', '.join(errors)}"
+def _print(problem: Problem, solution: Solution, crossed: Array) -> None:
+    for key, value in _values(problem, solution.theta).items():
+        typer.echo(f"{key} = {value:.4g}")
+    apart = cross_validated(problem, solution, by_source=True)
+    typer.echo(f"{'source':24} {'quantity':17} {'n':>4} {'median':>8} {'bias':>8} {'layout left out':>16} {'source left out':>16}")
+    for source, quantity in dict.fromkeys((p.case.source, p.quantity) for p in problem.points):
+        at = [i for i, p in enumerate(problem.points) if (p.case.source, p.quantity) == (source, quantity)]
+        own, left, far = (np.expm1(x[at]) for x in (solution.ratios, crossed, apart))
+        figures = f"{np.median(abs(own)):8.1%} {np.median(own):+8.1%} {np.median(abs(left)):16.1%} {np.median(abs(far)):16.1%}"
+        typer.echo(f"{source:24} {quantity:17} {len(at):4} {figures}")
+
+
+def _save_accuracy(problem: Problem, crossed: Array) -> None:
+    """Cross-validated |errors| of step times per profile, stack and accelerator: what `parasim run` says of its uncertainty."""
+    entries = list(documents.read(ACCURACY).mapping()["entries"]) if ACCURACY.exists() else []
+    names = {key.partition("/")[0] for key in problem.keys}
+    entries = [e for e in entries if e["profile"] not in names]
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for point, ratio in zip(problem.points, crossed, strict=True):
+        if point.quantity == "step_time_s":
+            where = point.case.profile, point.case.stack, str(point.case.run["cluster"]["accelerator"])
+            found.setdefault(where, []).append(float(abs(np.expm1(ratio))))
+    for (profile, stack, accelerator), errors in found.items():
+        figures = {"median": round(median(errors), 3), "p90": round(float(np.quantile(errors, 0.9)), 3), "rows": len(errors)}
+        entries.append({"profile": profile, "stack": stack, "accelerator": accelerator, **figures})
+    entries.sort(key=lambda e: (e["profile"], e["stack"], e["accelerator"]))
+    about = "|predicted / measured - 1| of published step times, cross-validated by layout; written by python -m validation fit"
+    documents.write({"about": about, "entries": entries}, ACCURACY)

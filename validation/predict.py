@@ -1,4 +1,4 @@
-"""One published row through the public API: the run file it stands for, simulated with a profile."""
+"""From a case to predicted numbers: load its run file, lower it once, simulate it with as many profiles as are asked for."""
 
 from __future__ import annotations
 
@@ -7,44 +7,82 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from parasim.config import Run, build
 from parasim.cost.profile import Profile
-from parasim.errors import Malformed, Refused
+from parasim.errors import ParasimError
 from parasim.lowering import lower
 from parasim.program.workload import Workload
-from parasim.report import summarize
+from parasim.report import Report, summarize
 from parasim.sim import simulate
+from parasim.timeline import Timeline
 
-from .rows import Case, NotModelled
+from .row_model import NotModelled
 
 DATA = Path(__file__).parent / "data"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case whose run file is loaded and lowered once; profiles only change its simulation."""
+    """A run file that is loaded and lowered once; profiles only change its simulation.
 
-    case: Case
-    run: Run
-    workload: Workload
+    A step of many microbatches repeats itself: it is simulated with two smaller numbers of them, and its time is that of the larger one plus
+    `more` times what the difference takes. `parts` are (run, workload), the larger one last.
+    """
+
+    parts: tuple[tuple[Run, Workload], ...]
+    more: float
 
     def seconds(self, profile: Profile) -> float:
         """The predicted step time with `profile`."""
-        run = replace(self.run, profile=profile)
-        return float(summarize(simulate(self.workload, run.cluster, profile), run).step_time)
+        return self.values(profile)["step_time_s"]
+
+    def values(self, profile: Profile) -> dict[str, float]:
+        """Every quantity that rows publish, by its name, in SI."""
+        found = [_simulated(run, workload, profile) for run, workload in self.parts]
+        timeline, report = found[-1]
+        step = report.step_time + self.more * (report.step_time - found[0][1].step_time)
+        out = {"step_time_s": step, "layer_forward_s": _layer(timeline, "F"), "layer_backward_s": _layer(timeline, "RBIW")}
+        out |= {"peak_memory_bytes": float(report.memory.peak.nbytes)} if report.memory is not None else {}
+        grown = (self.more + 1) * (report.tokens - found[0][1].tokens) + found[0][1].tokens if self.more else report.tokens
+        return out | ({"mfu": report.mfu * grown / report.tokens * report.step_time / step} if report.mfu is not None else {})
 
 
-def prepare(case: Case) -> Prepared:
-    """Load and lower `case`. Raises `NotModelled` where parasim refuses the run, with its reasons."""
+def _simulated(run: Run, workload: Workload, profile: Profile) -> tuple[Timeline, Report]:
+    timed = replace(run, profile=profile)
+    timeline = simulate(workload, run.cluster, profile)
+    return timeline, summarize(timeline, timed)
+
+
+def prepare(run: Mapping[str, Any]) -> Prepared:
+    """Load and lower the tree of a run file. Raises `NotModelled` where parasim refuses the run, with its reasons."""
     try:
-        run = _load(case.run)
-        return Prepared(case, run, lower(run.plan))
-    except (Refused, Malformed) as error:
+        trees, more = _shortened(run)
+        loaded = [build(dict(tree)) for tree in trees]
+        if more:
+            build(dict(run))  # what is refused is refused
+        return Prepared(tuple((r, lower(r.plan)) for r in loaded), more)
+    except ParasimError as error:
         raise NotModelled(" / ".join(str(error).splitlines())) from error
 
 
-def _load(tree: Mapping[str, Any]) -> Run:
-    cluster = tree["cluster"]
-    if isinstance(cluster, str) and cluster.endswith(".yaml"):
-        tree = {**tree, "cluster": str(DATA / cluster)}
-    return build(tree)
+def _shortened(run: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], float]:
+    """`run` alone, or it with two smaller numbers of microbatches, and how many times their difference is missing from its own number."""
+    degrees, batch = run["parallel"], run["batch"]
+    one = batch["micro"] * degrees["dp"]
+    count, rest = divmod(batch["global"], one)
+    unit = degrees["pp"] * run["pipeline"].get("chunks", 1)
+    small = 2 * unit + count % unit
+    large = small + unit
+    if rest or 2 * (large + small) >= count:
+        return [run], 0.0
+    return [{**run, "batch": {**batch, "global": n * one}} for n in (small, large)], (count - large) / unit
+
+
+def _layer(timeline: Timeline, phases: str) -> float:
+    """Seconds from the first to the last op of the second layer in these phases of the first microbatch, on the first rank; 0 where it has none."""
+    wanted = [number for number, name in enumerate(timeline.phases) if name in phases]
+    ops = timeline.ops[timeline.ops["rank"] == timeline.ops["rank"][0]]
+    ops = ops[(ops["layer"] == 1) & (ops["microbatch"] == 0) & np.isin(ops["phase"], wanted)]
+    return float(ops["end"].max() - ops["start"].min()) if len(ops) else 0.0

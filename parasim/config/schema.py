@@ -181,13 +181,13 @@ def _layers_form(value: object) -> tuple[int, ...] | dict[str, int] | str:
         isinstance(value, Mapping)
         and value
         and set(value) <= set(ENDS)
-        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value.values())
+        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value.values())
     ):
         return dict(value)
-    if isinstance(value, list | tuple) and value and all(isinstance(n, int) and not isinstance(n, bool) and n >= 1 for n in value):
+    if isinstance(value, list | tuple) and value and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value):
         return tuple(value)
     text = f"[{', '.join(map(str, value))}]" if isinstance(value, list | tuple) else shown(value)
-    legal = "auto, whole numbers of 1 or more such as [10, 10, 10, 10], or {first: 9, last: 9}"
+    legal = "auto, whole numbers of 1 or more (0 at the ends) such as [10, 10, 10, 10], or {first: 9, last: 9}"
     raise wrong(f"{text} is not auto, a list of layers per stage, or a mapping of first and last; write {legal}")
 
 

@@ -8,12 +8,14 @@ stands beside its name in PRICES, with r rows, i inner, c columns, w bytes of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from ..errors import InvalidProgram, Refused, Violation
 from ..program.ops import DTYPE_BYTES, Kernel
 from ..provenance import Number
+from .products import SHAPES
+from .products import reached as fraction
 from .profile import Profile
 
 Kind = Literal["matmul", "attention", "memory", "time", "link", "host"]
@@ -37,6 +39,11 @@ class Device(Protocol):
     @property
     def host_memory_bandwidth(self) -> Number | None:
         """Bytes per second of the host's memory, this device's share, reads plus writes."""
+        ...
+
+    @property
+    def multiprocessors(self) -> Number | None:
+        """How many of them compute tiles of a product at a time."""
         ...
 
     def peak(self, dtype: str) -> float:
@@ -407,10 +414,18 @@ def _host_rate(kind: Kind, accelerator: Device) -> float:
     return number.value
 
 
-def _efficiency(kernel: Kernel, price: Price, profile: Profile) -> float:
-    """Fraction of the peak of its dtype that a product reaches."""
-    reached = profile.get(EFFICIENCY[price.kind])
-    return profile.get("compute.fp8_efficiency", reached) if kernel.dtype == "fp8" else reached
+def _efficiency(kernel: Kernel, price: Price, accelerator: Device, profile: Profile) -> float:
+    """Fraction of the peak of its dtype that a product or tiled attention reaches."""
+    get = profile.get
+    reached = get(EFFICIENCY[price.kind])
+    if price.kind == "attention":
+        reached = get("compute.attention_grad_efficiency", reached) if kernel.name.endswith("_grad") else reached
+        sequence = dims(kernel)[1]
+        return reached * sequence / (sequence + get("compute.attention_start")) if sequence else reached
+    reached = get("compute.fp8_efficiency", reached) if kernel.dtype == "fp8" else reached
+    count = accelerator.multiprocessors
+    shape = SHAPES[kernel.name](dims(kernel))
+    return reached * fraction(shape, None if count is None else count.value, get("compute.product_start"), get("compute.tile_cost"))
 
 
 def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
@@ -423,7 +438,14 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
         return dims(kernel)[0]
     if price.kind in ("link", "host"):
         return price.bytes(kernel) / _host_rate(price.kind, accelerator) + profile.get("compute.kernel_launch")
-    moving = price.bytes(kernel) / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
+    passes = profile.get("compute.memory_passes") if price.kind == "memory" else 1.0
+    moving = passes * price.bytes(kernel) / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
     work = price.flops(kernel)
-    computing = work / (accelerator.peak(kernel.dtype) * _efficiency(kernel, price, profile)) if work else 0.0
+    computing = work / (accelerator.peak(kernel.dtype) * _efficiency(kernel, price, accelerator, profile)) if work else 0.0
     return max(computing, moving) + profile.get("compute.kernel_launch")
+
+
+def op_seconds(kernels: Iterable[float], profile: Profile) -> float:
+    """Seconds of a Compute op of kernels that take `kernels` seconds: the device's, or the host's to launch them if that is longer."""
+    times = list(kernels)
+    return profile.get("compute.op_overhead") + max(sum(times), profile.get("compute.host_launch") * sum(t > 0 for t in times))

@@ -65,8 +65,14 @@ KEYS: dict[str, Key] = {
     "compute.matmul_efficiency": Key(1.0, "1", "fraction of the peak that matrix products reach", True),
     "compute.fp8_efficiency": Key(1.0, "1", "fraction of the fp8 peak that fp8 products reach; left out: compute.matmul_efficiency", True),
     "compute.attention_efficiency": Key(1.0, "1", "fraction of the peak that tiled attention reaches", True),
+    "compute.attention_grad_efficiency": Key(1.0, "1", "the same of its backward; left out: compute.attention_efficiency", True),
+    "compute.attention_start": Key(0.0, "1", "tokens of a sequence of which tiled attention reaches half of its rate"),
+    "compute.product_start": Key(0.0, "1", "elements of the inner width that every tile of a product takes longer"),
+    "compute.tile_cost": Key(0.0, "1", "a tile of a x b elements runs 1 + x (1/a + 1/b) times slower than an unbounded one"),
     "compute.memory_efficiency": Key(1.0, "1", "fraction of the memory bandwidth that kernels reach", True),
     "compute.kernel_launch": Key(0.0, "s", "added to every kernel"),
+    "compute.memory_passes": Key(1.0, "1", "times the least bytes that kernels bound by memory move: kernels that are not fused move more", True),
+    "compute.host_launch": Key(0.0, "s", "of the host per kernel: an op takes at least that of its kernels"),
     "compute.op_overhead": Key(0.0, "s", "added to every Compute op"),
     "network.bandwidth_factor.<link kind>": Key(1.0, "1", "fraction of a link's bandwidth that transfers reach", True),
     "network.latency.<link kind>": Key(0.0, "s", "added per link crossed"),
@@ -105,7 +111,7 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
     "<algorithm>": COLLECTIVE_ALGORITHMS,
 }
 DIMENSIONS: dict[str, Dimension] = {"s": "seconds", "B": "bytes", "B/s": "bandwidth"}
-TOP = ("name", "backend", "description", "algorithms", "numbers")
+TOP = ("name", "backend", "description", "extends", "algorithms", "numbers")
 
 
 def _expanded() -> dict[str, Key]:
@@ -126,6 +132,7 @@ class Profile:
 
     `algorithms` overrides the choice of collective algorithms: op[/span][/most bytes] -> name, or names of which the fastest runs, such as
     "all_reduce/nodes/64 MiB" -> "ring, tree"; the first key that holds for a call decides. Spans: node, nodes, torus, any.
+    `extends` names the profiles of the catalog that it changes, in order; `numbers` and `algorithms` hold theirs too.
     """
 
     name: str
@@ -133,6 +140,7 @@ class Profile:
     numbers: Mapping[str, Number] = field(default_factory=dict)
     description: str = ""
     algorithms: Mapping[str, str] = field(default_factory=dict)
+    extends: tuple[str, ...] = ()
 
     def get(self, key: str, default: float | None = None) -> float:
         """The number called `key`, else `default`, else the datasheet's value of that key."""
@@ -153,9 +161,18 @@ def catalog() -> dict[str, Profile]:
 
 @cache
 def _catalog() -> dict[str, Profile]:
-    entries = sorted((e for e in files(__package__).joinpath("profiles").iterdir() if e.name.endswith(".yaml")), key=lambda e: e.name)
-    loaded = [datasheet(), *(read_profile(documents.parse(e.read_bytes(), e.name).mapping(), e.name) for e in entries)]
-    return {profile.name: profile for profile in loaded}
+    return {profile.name: profile for profile in (datasheet(), *(_shipped(stem) for stem in sorted(_stems())))}
+
+
+@cache
+def _stems() -> frozenset[str]:
+    return frozenset(e.name.removesuffix(".yaml") for e in files(__package__).joinpath("profiles").iterdir() if e.name.endswith(".yaml"))
+
+
+@cache
+def _shipped(stem: str) -> Profile:
+    file = f"{stem}.yaml"
+    return read_profile(documents.parse(files(__package__).joinpath("profiles", file).read_bytes(), file).mapping(), file)
 
 
 def load_profile(spec: str | Path | None, where: Path = Path()) -> Profile:
@@ -178,9 +195,12 @@ def load_profile(spec: str | Path | None, where: Path = Path()) -> Profile:
 
 def save_profile(profile: Profile, path: Path) -> None:
     """Write `profile` as YAML that `load_profile` reads back equal. Raises `Malformed` when the file cannot be written."""
-    numbers = {key: _entry(number) for key, number in sorted(profile.numbers.items())}
-    head = {"name": profile.name, "backend": profile.backend, "description": profile.description}
-    chosen = {"algorithms": dict(profile.algorithms)} if profile.algorithms else {}
+    below, chosen_below = _under(profile.extends)
+    numbers = {key: _entry(number) for key, number in sorted(profile.numbers.items()) if below.get(key) != number}
+    head: dict[str, object] = {"name": profile.name, "backend": profile.backend, "description": profile.description}
+    head |= {"extends": list(profile.extends)} if profile.extends else {}
+    algorithms = {key: name for key, name in profile.algorithms.items() if chosen_below.get(key) != name}
+    chosen = {"algorithms": algorithms} if algorithms else {}
     documents.write({**head, **chosen, "numbers": numbers}, path)
 
 
@@ -202,6 +222,8 @@ def read_profile(tree: Mapping[str, Any], at: str) -> Profile:
         wrong.append(f"{at}: backend={backend} must be one of {', '.join(get_args(Backend))}")
     algorithms = tree.get("algorithms") or {}
     wrong += _algorithm_faults(algorithms, at)
+    extends, unknown = _extended(tree.get("extends"), at)
+    wrong += unknown
     missing, read = [], {}
     for key, entry in numbers.items():
         try:
@@ -214,7 +236,27 @@ def read_profile(tree: Mapping[str, Any], at: str) -> Profile:
         raise Malformed("\n".join(wrong + missing))
     if missing:
         raise Unparsable("\n".join(missing))
-    return Profile(str(tree["name"]), backend, read, str(tree.get("description") or ""), dict(algorithms))
+    below, chosen = _under(extends)
+    return Profile(str(tree["name"]), backend, below | read, str(tree.get("description") or ""), chosen | dict(algorithms), extends)
+
+
+def _extended(names: object, at: str) -> tuple[tuple[str, ...], list[str]]:
+    """The profiles that `extends` names, and what is wrong with them."""
+    listed = [] if names is None else names if isinstance(names, list) else [names]
+    wrong = [f"{at}: extends: {name} is not in the catalog; {nearest(str(name), _stems())}" for name in listed if name not in _stems()]
+    wrong += [f"{at}: extends: a profile cannot extend itself" for name in listed if at == f"{name}.yaml"]
+    return tuple(map(str, listed)) if not wrong else (), wrong
+
+
+def _under(names: tuple[str, ...]) -> tuple[dict[str, Number], dict[str, str]]:
+    """Numbers and algorithms of the profiles called `names`, later ones over earlier ones."""
+    numbers: dict[str, Number] = {}
+    algorithms: dict[str, str] = {}
+    for name in names:
+        profile = _shipped(name)
+        numbers |= profile.numbers
+        algorithms |= profile.algorithms
+    return numbers, algorithms
 
 
 def _algorithm_faults(algorithms: object, at: str) -> list[str]:

@@ -38,7 +38,7 @@ def _mlp(draft: Draft, model: Mlp, stage: Stage) -> tuple[list[Op], list[Op]]:
     forward: list[Op] = []
     backward: list[Op] = []
     x = draft.activation(f"L{stage.first}.input", (rows, h), rows=True)
-    if stage.first == 0:
+    if stage.number == 0:
         forward.append(kernel_op(Label("F", stage.number, 0), "sample", (), (x,), dtype, role="input"))
     for n in range(stage.first, stage.last):
         name = f"L{n}"

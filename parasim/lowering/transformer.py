@@ -39,7 +39,7 @@ class TransformerWriter:
         backward: list[Op] = []
         stage = self.stage
         x = self.hidden(f"L{stage.first}.input")
-        if stage.first == 0:
+        if stage.number == 0:
             self.embedding(x)
             backward = self.take()
         for n in range(stage.first, stage.last):

@@ -98,13 +98,13 @@ def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
 
 def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:
     pp, pipeline = layout.degrees.pp, layout.pipeline
-    stages = stages_of(layout)
-    if stages > model.layers:
+    stages, layers = stages_of(layout), pipeline.layers
+    ends = {i for i in (0, len(layers) - 1) if isinstance(model, Transformer)}  # may hold the embedding, or the head, alone
+    if stages > model.layers + sum(layers[i] == 0 for i in ends if layers):
         chunks = f" x pipeline.chunks={pipeline.chunks}" if pipeline.chunks > 1 else ""
         rule = f"is {stages} stages{chunks}, more than model.layers={model.layers}"
         yield Violation("parallel.pp", str(pp), rule, f"at most {model.layers * pp // stages}")
         return
-    layers = pipeline.layers
     text = f"[{', '.join(map(str, layers))}]"
     if len(layers) != stages:
         rule = f"has {len(layers)} entries, but there are {stages} stages (parallel.pp={pp} x pipeline.chunks={pipeline.chunks})"
@@ -114,7 +114,7 @@ def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("pipeline.layers", text, rule, f"write numbers that sum to {model.layers}, or auto")
     if len(layers) == stages:
         yield from _schedule(layout)
-    if any(n < 1 for n in layers):
+    if any(n < 1 for i, n in enumerate(layers) if i not in ends or n < 0):
         yield Violation("pipeline.layers", text, "leaves a stage without a layer", "write 1 or more for every stage, or auto")
 
 

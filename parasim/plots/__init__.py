@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .links_plot import links
     from .memory_plot import memory
     from .memory_snapshot import write as write_memory_snapshot
+    from .parity_plot import parity
     from .perfetto_export import write as write_perfetto
 
 _WHERE = {
@@ -21,9 +22,10 @@ _WHERE = {
     "links": ("links_plot", "links"),
     "memory": ("memory_plot", "memory"),
     "write_memory_snapshot": ("memory_snapshot", "write"),
+    "parity": ("parity_plot", "parity"),
     "write_perfetto": ("perfetto_export", "write"),
 }
-__all__ = ["bars", "cluster", "gantt", "links", "memory", "write_memory_snapshot", "write_perfetto"]
+__all__ = ["bars", "cluster", "gantt", "links", "memory", "parity", "write_memory_snapshot", "write_perfetto"]
 
 
 def __getattr__(name: str) -> Any:

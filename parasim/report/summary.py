@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import __version__
 from ..collecting import uncollected
+from ..cost.accuracy import accuracies, accuracy
 from ..memory import MemoryPeak, memory_peaks
 from ..model.layers import attention_convention, model_flops
 from ..program.ops import CATEGORIES
@@ -68,7 +69,13 @@ def summarize(timeline: Timeline, run: Run) -> Report:
         cost=None if run.cluster.price is None else float(run.cluster.price) * len(timeline.representative) * window.length / 3600.0,
         assumptions=(*_assumptions(run, steps), *_slowed(timeline, run, steps)),
         provenance=_provenance(timeline, run),
+        accuracy=accuracy(run.profile.name, _stack(run), run.cluster.accelerator.name),
     )
+
+
+def _stack(run: Run) -> str | None:
+    name = run.source.get("stack")
+    return None if name is None else str(name)
 
 
 def _hardware_flops(timeline: Timeline, useful: float | None, steps: int) -> float | None:
@@ -179,10 +186,18 @@ def _assumptions(run: Run, steps: int) -> tuple[str, ...]:
     return (
         *run.plan.assumptions,
         profile,
+        *_transferred(run),
         f"MFU counts model FLOPs against the dense {run.plan.layout.compute_dtype} peak; {attention_convention()}",
         "HFU adds the FLOPs that are computed again, attention counted in the same way",
         *((f"step time: distance between the ends of the last two of {steps} steps",) if steps > 1 else ()),
     )
+
+
+def _transferred(run: Run) -> tuple[str, ...]:
+    """Where the profile was compared on other accelerators only: its efficiencies are used with the datasheet of this one."""
+    fitted = sorted({a.accelerator for a in accuracies() if a.profile == run.profile.name})
+    name = run.cluster.accelerator.name
+    return (f"profile {run.profile.name} is from {', '.join(fitted)}: its efficiencies are transferred to {name}",) if fitted and name not in fitted else ()
 
 
 def _slowed(timeline: Timeline, run: Run, steps: int) -> tuple[str, ...]:

@@ -145,6 +145,7 @@ def _notes(report: Report) -> RenderableType:
     facts += [f"{engine.events:,} events"] if engine.events is not None else []
     facts += [format_seconds(engine.wall)] if engine.wall is not None else []
     lines = [f"assumed: {a}" for a in report.assumptions] + ["not in memory: " + "; ".join(report.memory.excluded)]
+    lines += [f"uncertainty: {report.accuracy.sentence()}"] if report.accuracy is not None else []
     return Group(*(Text(line, style="bright_black") for line in [*lines, "engine: " + ", ".join(facts)]))
 
 

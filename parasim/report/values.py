@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..cost.accuracy import Accuracy
 from ..memory import MemoryPeak
 from .blame import Blame, Straggler
 from .network import LinkUse
@@ -86,7 +87,8 @@ class Engine:
 class Report:
     """One training step. Seconds, bytes, FLOPs; ratios are None where their denominator is zero or unknown.
 
-    `peak_flops` is the dense peak of one device in `precision` (FLOP/s); `ideal` the largest compute time of a rank; `cost` USD per step.
+    `peak_flops` is the dense peak of one device in `precision` (FLOP/s); `ideal` the largest compute time of a rank; `cost` USD per step;
+    `accuracy` how far predictions with this profile, stack and accelerator were off.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Report:
     cost: float | None
     assumptions: tuple[str, ...]
     provenance: Mapping[str, Any]
+    accuracy: Accuracy | None = None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -186,7 +189,7 @@ class Report:
                 "wall_s": self.engine.wall,
             },
             "cost_usd_per_step": self.cost,
-            "uncertainty": None,
+            "uncertainty": None if self.accuracy is None else self.accuracy.to_json(),
             "assumptions": list(self.assumptions),
             "provenance": dict(self.provenance),
         }

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..collectives.plan import CollectivePlan
-from ..cost.pricing import seconds, signature
+from ..cost.pricing import op_seconds, seconds, signature
 from ..cost.profile import Profile
 from ..program.ops import P2P, Collective, Compute, Kernel, Msg, Op
 from ..program.workload import Program
@@ -89,7 +89,7 @@ class Pricer:
 
     def _step(self, rank: int, c: int, program: Program, op: Op) -> Step:
         if isinstance(op, Compute):
-            return Step(op, (self.profile.get("compute.op_overhead", 0.0) + sum([self._kernel(k) for k in op.kernels])) * self.paces[rank])
+            return Step(op, op_seconds([self._kernel(k) for k in op.kernels], self.profile) * self.paces[rank])
         if isinstance(op, Collective):
             return Step(op, route=self._route(rank, op, collective_size(program, op)))
         assert isinstance(op, P2P)

@@ -64,7 +64,8 @@ def _shipped(path: Path) -> Accelerator:
 
 
 def _freeze(form: AcceleratorFile) -> Accelerator:
-    return Accelerator(form.name, form.kind, form.peak_flops, form.memory, form.memory_bandwidth, form.host_link, form.host_memory_bandwidth)
+    numbers = form.memory, form.memory_bandwidth, form.host_link, form.host_memory_bandwidth, form.multiprocessors
+    return Accelerator(form.name, form.kind, form.peak_flops, *numbers)
 
 
 def _document(spec: str | Path | Mapping[str, Any]) -> Document:

@@ -39,6 +39,21 @@ def quantity(dimension: Dimension) -> Callable[[object], Number]:
     return read
 
 
+def counted(raw: object) -> Number:
+    """Reads a number without a unit, or {value: 132, source: ..., status: ...}."""
+    if isinstance(raw, Number):
+        return raw
+    entry: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {"value": raw}
+    unknown = set(entry) - _KEYS
+    value = entry.get("value")
+    if unknown or isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{raw!r} is no number, and no mapping of value, source and status")
+    status = entry.get("status", "assumed")
+    if status not in _STATUS:
+        raise ValueError(f"status is {status!r}; one of {', '.join(_STATUS)}")
+    return Number(float(value), "1", str(entry.get("source", UNSOURCED)), status)
+
+
 def _parse(raw: object, dimension: Dimension) -> float:
     if raw == "unlimited" and dimension in ("bandwidth", "flops"):
         return math.inf
@@ -84,6 +99,7 @@ Sizes = Annotated[int | Literal["auto"] | tuple[int, ...], BeforeValidator(_size
 Shape = Annotated[tuple[int, ...], BeforeValidator(_shape)]
 Bandwidth = Annotated[Number, BeforeValidator(lambda raw: _positive(quantity("bandwidth")(raw)))]
 Seconds = Annotated[Number, BeforeValidator(quantity("seconds"))]
+Multiprocessors = Annotated[Number, BeforeValidator(lambda raw: _positive(counted(raw)))]
 Bytes = Annotated[Number, BeforeValidator(lambda raw: _positive(quantity("bytes")(raw)))]
 Flops = Annotated[Number, BeforeValidator(lambda raw: _positive(quantity("flops")(raw)))]
 Price = Annotated[Number, BeforeValidator(quantity("price"))]
@@ -257,6 +273,7 @@ class AcceleratorFile(_Strict):
     memory_bandwidth: Bandwidth = Field(description="reads plus writes, bytes/s")
     host_link: Bandwidth | None = Field(None, description="to or from the host's memory, per direction, bytes/s; left out: nothing can be offloaded")
     host_memory_bandwidth: Bandwidth | None = Field(None, description="the host's memory, one device's share, reads plus writes, bytes/s")
+    multiprocessors: Multiprocessors | None = Field(None, description="how many compute tiles of a matrix product at a time; left out: tiles are not counted")
 
 
 class ClusterFile(_Strict):

@@ -37,7 +37,7 @@ CASES = [
     ("mode: bucketed", "mode: bucket", "run.yaml:7:12: dp.mode: 'bucket' is not legal, did you mean 'bucketed'?"),
     ("precision: bf16", "precision: int8", "run.yaml:5:12: precision: 'int8' is not legal; legal: bf16, fp16, fp32, fp64, fp8"),
     ("schedule: 1f1b", "schedule: 1F1B", "run.yaml:9:22: pipeline.schedule: '1F1B' is not legal, did you mean '1f1b'?"),
-    ("schedule: 1f1b", "layers: [3, 0]", "run.yaml:9:20: pipeline.layers: [3, 0] is not auto, a list of layers per stage, or a mapping of first and last; write auto, whole numbers of 1 or more such as [10, 10, 10, 10], or {first: 9, last: 9}"),
+    ("schedule: 1f1b", "layers: [3, -1]", "run.yaml:9:20: pipeline.layers: [3, -1] is not auto, a list of layers per stage, or a mapping of first and last; write auto, whole numbers of 1 or more (0 at the ends) such as [10, 10, 10, 10], or {first: 9, last: 9}"),
     ("dp: auto", "dp: aut", "run.yaml:6:30: parallel.dp: 'aut' is not a whole number and not auto; write 1 or more"),
     ("dp: auto", "order: [tp, dp]", "run.yaml:6:33: parallel.order: [tp, dp] is not an order of the five axes; write each once, such as [tp, cp, ep, dp, pp]"),
     ("kind: mlp", "kind: mpl", "run.yaml:1:15: model.kind: 'mpl' is not a kind of model, did you mean 'mlp'?"),

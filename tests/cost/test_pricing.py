@@ -27,6 +27,7 @@ class Machine:
 
     host_link = Number(1e11, "B/s", "round number", "assumed")
     host_memory_bandwidth = Number(2e11, "B/s", "round number", "assumed")
+    multiprocessors = Number(100.0, "1", "round number", "assumed")
 
     def peak(self, dtype: str) -> float:
         return 1e15

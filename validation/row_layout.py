@@ -1,0 +1,181 @@
+"""The layout of a published row: degrees, batch, schedule, sharding, recomputation, and what is assumed where its source is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from parasim.schedules import SCHEDULES
+
+from .row_model import NotModelled
+
+Tree = Mapping[str, Any]
+INTERLEAVED = "interleaved-1f1b"
+NARROW = ("fp8", "mxfp8", "nvfp4")
+VOCABULARIES = ("baseline", "redis")
+
+
+def layout(row: Tree, stack: str, model: Tree, notes: list[str]) -> dict[str, Any]:
+    """devices, batch, precision, parallel and so on of a run file over the defaults of `stack`. Raises `NotModelled` with every reason."""
+    strategy = row["strategy"]
+    reasons = _reasons(strategy)
+    if reasons:
+        raise NotModelled("; ".join(reasons))
+    degrees, devices = _degrees(row, notes)
+    if degrees["ep"] > 1 and not model.get("experts"):
+        notes.append(f"ep {degrees['ep']} without experts: no effect")
+        degrees["ep"] = 1
+    run: dict[str, Any] = {"devices": devices, "parallel": degrees, "batch": _batch(row, degrees, notes), "precision": _precision(row, notes)}
+    sharded = _zero(strategy, degrees, notes)
+    if run["precision"] == "fp8" and sharded.get("stage") == 3:
+        notes.append("parameters are shared out (stage 3), but fp8 copies of them stay whole here: gradients and optimizer state only (stage 2)")
+        sharded["stage"] = 2
+    run |= {"zero": sharded} if sharded else {}
+    run |= _data(strategy, stack, degrees, notes)
+    run["pipeline"] = _pipeline(row, model, degrees, run["batch"], notes)
+    run |= {"tensor": _tensor(strategy, model, notes)} if degrees["tp"] > 1 else {}
+    run |= _recompute(strategy, stack, notes)
+    if strategy.get("grad_accum_dtype"):
+        run["optimizer"] = {"gradient_dtype": strategy["grad_accum_dtype"]}
+    if strategy.get("cpu_offload"):
+        run["offload"] = {"optimizer": True}
+    if degrees["cp"] > 1 and "a2a" in str(strategy.get("cp_type")).lower():
+        run["context"] = {"style": "all-to-all"}
+    return run
+
+
+def _reasons(strategy: Tree) -> list[str]:
+    task, method = str(strategy.get("task") or "pretrain").lower(), str(strategy.get("vocab_method") or "baseline")
+    schedule = strategy.get("schedule") or "none"
+    checks = [
+        ("lora" in task or "peft" in task, f"task {task}: adapters are not modelled"),
+        (method not in VOCABULARIES, f"vocabulary parallelism ({method}) is not modelled"),
+        (schedule not in ("none", *SCHEDULES), f"schedule {schedule} is not modelled"),
+        (str(strategy.get("precision") or "bf16") not in ("bf16", "fp16", "fp32", *NARROW), f"precision {strategy.get('precision')} is not modelled"),
+    ]
+    return [reason for broken, reason in checks if broken]
+
+
+def _degrees(row: Tree, notes: list[str]) -> tuple[dict[str, Any], int]:
+    strategy = row["strategy"]
+    tp, pp, cp, ep = (max(1, int(strategy.get(axis) or 1)) for axis in ("tp", "pp", "cp", "ep"))
+    devices = int(row["cluster"].get("devices") or 0) or tp * pp * cp * int(strategy.get("dp") or 1)
+    if devices % (tp * pp * cp):
+        raise NotModelled(f"devices {devices} are no multiple of tp {tp} x pp {pp} x cp {cp}")
+    dp = devices // (tp * pp * cp)
+    if strategy.get("dp") and int(strategy["dp"]) != dp:
+        notes.append(f"dp {strategy['dp']} as printed is not devices / (tp pp cp): {dp}")
+    return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp}, devices
+
+
+def _batch(row: Tree, degrees: Tree, notes: list[str]) -> dict[str, int]:
+    """An unpublished micro-batch is 1 in a pipeline, whose bubble wants many, and else the largest of 4, 2, 1 that divides a replica's batch."""
+    strategy, dp = row["strategy"], degrees["dp"]
+    micro, count = strategy.get("micro_batch"), strategy.get("grad_accum") or strategy.get("num_microbatches")
+    total = strategy.get("global_batch")
+    if total is None and micro and count:
+        total = int(micro) * int(count) * dp
+    if total is None and micro and row["measured"].get("layer_forward_ms"):
+        total = int(micro) * dp  # one microbatch shows the time of a layer
+    if total is None:
+        raise NotModelled("not published: global_batch")
+    replica = int(total) // dp
+    if micro is None and count and replica % int(count) == 0:
+        micro = replica // int(count)
+    elif micro is None:
+        micro = 1 if degrees["pp"] > 1 else next((n for n in (4, 2, 1) if replica % n == 0), 1)
+        notes.append(f"micro-batch not published: {micro}")
+    return {"global": int(total), "micro": int(micro), "sequence": int(row["sequence"])}
+
+
+def _precision(row: Tree, notes: list[str]) -> str:
+    written = row["strategy"].get("precision")
+    if str(row["cluster"].get("accelerator")).startswith("V100") and written in (None, "bf16"):
+        notes.append("V100 multiplies no bf16: fp16")
+        return "fp16"
+    if written is None:
+        notes.append("precision not published: bf16")
+    if written in ("mxfp8", "nvfp4"):
+        notes.append(f"precision {written}: as fp8, whose products are the narrowest modelled")
+    return "fp8" if written in NARROW else str(written or "bf16")
+
+
+def _zero(strategy: Tree, degrees: Tree, notes: list[str]) -> dict[str, Any]:
+    """Stage and group: `fsdp` by its word or as the size of its group, else `fsdp_shard_group`, `zero` and `distributed_optimizer`."""
+    fsdp, group, dp = strategy.get("fsdp"), strategy.get("fsdp_shard_group"), degrees["dp"]
+    sized = isinstance(fsdp, int) and not isinstance(fsdp, bool)
+    if sized or (group and int(group) > 1):
+        size = int(fsdp if sized else group)  # type: ignore[arg-type]
+        if size > dp:
+            notes.append(f"parameters shared by {size} ranks as printed: by the {dp} replicas here")
+        return {"stage": 3, "shard": min(size, dp)}
+    if fsdp:
+        return {"stage": 2 if "GRAD_OP" in str(fsdp) else 3}
+    if strategy.get("zero") is not None:
+        return {"stage": int(strategy["zero"])}
+    return {"stage": int(bool(strategy["distributed_optimizer"]))} if "distributed_optimizer" in strategy else {}
+
+
+def _data(strategy: Tree, stack: str, degrees: Tree, notes: list[str]) -> dict[str, Any]:
+    printed = "dp_overlap" in strategy or "grad-reduce" in str(strategy.get("overlap", ""))
+    if not printed:
+        if degrees["dp"] > 1:
+            notes.append(f"overlap of the gradient reduction not published: as stack {stack}")
+        return {}
+    overlaps = bool(strategy.get("dp_overlap", True))
+    return {"dp": {"mode": "bucketed", "bucket": "160 MB"} if overlaps else {"mode": "flat"}}
+
+
+def _tensor(strategy: Tree, model: Tree, notes: list[str]) -> dict[str, bool]:
+    if model.get("experts") and strategy.get("sp") is False:
+        notes.append("experts under tensor parallelism: with sequence parallelism, as Megatron-Core asks for")
+        strategy = {**strategy, "sp": True}
+    out = {"sequence_parallel": bool(strategy["sp"])} if strategy.get("sp") is not None else {}
+    return out | ({"async": True} if strategy.get("async_tp") else {})
+
+
+def _pipeline(row: Tree, model: Tree, degrees: Tree, batch: Tree, notes: list[str]) -> dict[str, Any]:
+    strategy, ranks, layers = row["strategy"], degrees["pp"], int(model["layers"])
+    if ranks == 1:
+        return {"schedule": "1f1b"}
+    written, chunks = strategy.get("schedule"), int(strategy.get("chunks") or 0)
+    if written is None:
+        notes.append(f"schedule not published: {INTERLEAVED if chunks > 1 else '1f1b'}")
+    name = "1f1b" if written in (None, "none") else str(written)
+    name = INTERLEAVED if name == "1f1b" and chunks > 1 else name
+    if name == INTERLEAVED and chunks < 2:
+        chunks = next((v for spare in (0, 2) for v in range(2, 9) if (layers + spare) % (ranks * v) == 0), 2 if layers >= 2 * ranks else 1)
+        notes.append(f"chunks not published: {chunks}")
+        name = INTERLEAVED if chunks > 1 else "1f1b"
+    out: dict[str, Any] = {"schedule": name} | ({"chunks": chunks} if name == INTERLEAVED else {})
+    out |= {"comm": "async"} if name != "1f1b" else {}  # Megatron-LM overlaps the messages of interleaved schedules, zero-bubble codes all
+    stages = SCHEDULES[name].placement.stages(ranks, chunks if name == INTERLEAVED else SCHEDULES[name].chunks)
+    if strategy.get("vocab_method") == "redis":
+        notes.append("layers redistributed: the last stage holds fewer by the FLOPs of the head")
+        out["layers"] = _redistributed(model, layers, stages)
+    elif layers % stages and (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        notes.append("first and last stage hold one layer fewer")
+        out["layers"] = [each - 1, *[each] * (stages - 2), each - 1]
+    return out
+
+
+def _redistributed(model: Tree, layers: int, stages: int) -> list[int]:
+    """Layers per stage with the head counted as layers of equal FLOPs: 2 h V of 24 h^2 per token."""
+    head = model["vocab"] / (12 * model["hidden"])
+    last = max(1, round((layers + head) / stages - head))
+    each, more = divmod(layers - last, stages - 1)
+    return [each + (i < more) for i in range(stages - 1)] + [last]
+
+
+def _recompute(strategy: Tree, stack: str, notes: list[str]) -> dict[str, Any]:
+    """The stack's own form where it is the stack that recomputes selectively (torchtitan)."""
+    written = strategy.get("recompute")
+    if written is None:
+        notes.append("recompute not published: none")
+        return {"recompute": {"modules": "none"}}
+    if written == "selective" and stack == "torchtitan":
+        return {}
+    if written not in ("none", "selective", "full"):
+        raise NotModelled(f"{written} recompute is not modelled")
+    return {"recompute": {"modules": written}}

@@ -1,0 +1,138 @@
+"""The model of a published row: its printed sizes over the catalog's entry of the same shape, or over the usual choices of its family."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from parasim.model.layers import parameters
+from parasim.model.schema import read_model
+from parasim.units import parse
+
+Tree = Mapping[str, Any]
+GPT_VOCAB = 51200  # Megatron's padded GPT-2 vocabulary
+GPT: Tree = {"activation": "gelu", "norm": "layer_norm", "positions": "learned", "bias": True, "tied": True}
+LLAMA: Tree = {"activation": "swiglu", "norm": "rms_norm", "positions": "rotary", "bias": False, "tied": False}
+SHAPE = ("layers", "hidden", "heads")
+FAMILY = ("activation", "norm", "positions", "bias", "tied", "norm_weights", "norm_at", "qk_norm", "latent", "head_dim")
+
+
+class NotModelled(Exception):
+    """A row that parasim cannot express; the text is the reason."""
+
+
+@cache
+def _catalog() -> dict[str, Tree]:
+    folder = files("parasim.model").joinpath("catalog")
+    return {entry.name.removesuffix(".yaml"): yaml.safe_load(entry.read_text()) for entry in sorted(folder.iterdir(), key=lambda e: e.name)}
+
+
+def model(row: Tree, notes: list[str]) -> dict[str, Any]:
+    """The `model` of the run file. Raises `NotModelled` for hybrids, unknown latent attention and unpublished sizes."""
+    given = {key: value for key, value in row["model"].items() if value is not None}
+    missing = [key for key in SHAPE if not given.get(key)]
+    if missing:
+        raise NotModelled(f"not published: {', '.join(missing)}")
+    if given.get("hybrid"):
+        raise NotModelled(f"hybrid {given['hybrid']} layers are not modelled: only attention")
+    like, family = _family(given, notes)
+    out: dict[str, Any] = {"kind": "transformer", "name": str(given.get("name", "model"))} | dict(family)
+    out |= {key: int(given[key]) for key in SHAPE}
+    out["vocab"] = int(given.get("vocab") or like.get("vocab") or GPT_VOCAB)
+    if "vocab" not in given:
+        notes.append(f"vocabulary not published: {out['vocab']}")
+    out["kv_heads"] = int(given.get("kv_heads") or like.get("kv_heads") or given["heads"])
+    if given.get("head_dim"):
+        out["head_dim"] = int(given["head_dim"])
+    elif out.get("head_dim") is None:
+        out.pop("head_dim", None)
+    if out["positions"] == "learned":
+        out["max_positions"] = int(row["sequence"])
+    ffn = given.get("dense_ffn") or given.get("ffn_hidden") or like.get("ffn")
+    if ffn:
+        out["ffn"] = int(ffn)
+    else:
+        notes.append("width of the feed-forward not published: the usual one of its activation")
+    if given.get("moe") or like.get("experts"):
+        out["experts"] = _experts(given, like)
+        out["bias"] = False if out.get("bias") in (True, "mlp") else out.get("bias", False)
+    if given.get("sliding_window"):
+        notes.append(f"sliding window of {given['sliding_window']}: attention to all earlier tokens is computed here")
+    if str(given.get("attention")) == "MLA" and "latent" not in out:
+        raise NotModelled("sizes of the latent attention are not published, and no model of the catalog has this shape")
+    if "tied_embeddings" in given:
+        out["tied"] = bool(given["tied_embeddings"])
+    return _cut(_activation(given, out, family, notes), int(row["strategy"].get("tp") or 1), notes)
+
+
+def _cut(out: dict[str, Any], tp: int, notes: list[str]) -> dict[str, Any]:
+    """What tensor parallelism changes: a vocabulary padded to a multiple of tp, key-value heads copied to every rank."""
+    if out["vocab"] % tp:
+        out["vocab"] += -out["vocab"] % tp
+        notes.append(f"vocabulary padded to {out['vocab']}, a multiple of tp")
+    if out["kv_heads"] % tp and tp % out["kv_heads"] == 0 and out["heads"] % tp == 0 and "latent" not in out:
+        notes.append(f"{out['kv_heads']} key-value heads copied to {tp} ranks")
+        out["kv_heads"] = tp
+    return out
+
+
+def _words(name: object) -> set[str]:
+    return set(re.findall(r"[a-z]+|\d+(?:\.\d+)?", str(name).lower())) - {"b"}
+
+
+def _family(given: Tree, notes: list[str]) -> tuple[Tree, Tree]:
+    """The catalog's entry of the same shape, or nothing, and what the row does not print of its family."""
+    same = {name: tree for name, tree in _catalog().items() if all(tree.get(key) == given[key] for key in SHAPE)}
+    same = {n: t for n, t in same.items() if not given.get("ffn_hidden") or given.get("moe") or t.get("ffn") == given["ffn_hidden"]}
+    same = {n: t for n, t in same.items() if bool(given.get("moe")) == bool(t.get("experts"))}
+    if same:
+        name = max(same, key=lambda n: len(_words(n) & _words(given.get("name"))))
+        tree = same[name]
+        if "activation" not in given:
+            notes.append(f"activation, norms and positions not published: those of {name}, which has this shape")
+        return tree, {key: tree[key] for key in FAMILY if key in tree} | ({"activation": given["activation"]} if "activation" in given else {})
+    gated = given.get("activation") in ("swiglu", "geglu")
+    family = LLAMA if gated or any(word in str(given.get("name")).lower() for word in ("llama", "mistral", "mixtral", "qwen", "deepseek")) else GPT
+    if "nemotron" in str(given.get("name")).lower():
+        family = {**LLAMA, "activation": "squared_relu", "norm": "layer_norm"}
+    if "mpt" in str(given.get("name")).lower():
+        family = {**GPT, "positions": "alibi", "bias": False, "norm_weights": "scale"}
+    if "activation" in given:
+        return {}, {**family, "activation": given["activation"]}
+    notes.append(f"activation not published: {family['activation']}")
+    return {}, family
+
+
+def _experts(given: Tree, like: Tree) -> dict[str, Any]:
+    moe, known = given.get("moe") or {}, like.get("experts") or {}
+    ffn = int(moe.get("expert_ffn") or known.get("ffn") or given.get("ffn_hidden") or 0)
+    if not ffn or not (moe.get("experts") or known.get("count")):
+        raise NotModelled("number or width of the experts is not published")
+    shared = int(moe["shared_experts"]) * ffn if moe.get("shared_experts") else int(known.get("shared_ffn", 0))
+    dense = given.get("dense_layers")
+    out = {"count": int(moe.get("experts") or known["count"]), "topk": int(moe.get("topk") or known.get("topk") or 2), "ffn": ffn, "shared_ffn": shared}
+    out["dense_layers"] = len(dense) if isinstance(dense, list) else int(known.get("dense_layers", 0) if dense is None else dense)
+    return out | {key: known[key] for key in ("every", "score") if key in known}
+
+
+def count(tree: Tree) -> float:
+    """Parameters of a model as a run file writes it."""
+    return float(parameters(read_model(tree, "model")))
+
+
+def _activation(given: Tree, out: dict[str, Any], family: Tree, notes: list[str]) -> dict[str, Any]:
+    """Where neither the row nor the catalog says the activation, a gated one if that is much nearer to the published number of parameters."""
+    if "activation" in given or not given.get("params_b") or "experts" in out or "latent" in out:
+        return out
+    published = float(given["params_b"]) * parse("1 GB", "bytes")
+    other = {**out, "activation": "gelu" if out["activation"] == "swiglu" else "swiglu"}
+    miss, miss_other = (abs(count(tree) / published - 1) for tree in (out, other))
+    if miss > 0.1 and miss_other < miss / 2:
+        notes.append(f"with {other['activation']} the model has its published {given['params_b']} billion parameters")
+        return other
+    return out
