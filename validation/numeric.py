@@ -17,7 +17,7 @@ from parasim.config.plan import Plan
 from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
 from parasim.model.spec import Experts, Latent, Mlp, Transformer
-from parasim.parallel.layout import Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
+from parasim.parallel.layout import Batch, Context, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
 from parasim.program.ops import Collective, Compute, Kernel, Op
 from parasim.program.workload import Program, Workload
 from parasim.schedules import SCHEDULES
@@ -90,6 +90,7 @@ MODULES = ("layernorm", "rotary", "core_attn", "proj", "residual", "mlp")
 UNFUSED = {"kernels": Kernels("unfused", dropout=True)}
 SCALED: dict[str, Any] = {"linear": "fp64"}  # the program of fp8 with copies that lose no digit
 HOST = Offload(optimizer=True, parameters=True)
+EXCHANGE = {"context": Context("all-to-all")}
 CASES: dict[str, Case] = {
     "dp2-flat": Case(MLP, Degrees(dp=2), blocks=_data("flat")),
     "dp2-bucketed": Case(MLP, Degrees(dp=2), blocks=_data("bucketed")),
@@ -188,6 +189,17 @@ CASES: dict[str, Case] = {
     "llama-pp2-tp2-dualpipe-v": Case(replace(LLAMA, layers=4), Degrees(tp=2, pp=2), 4, None, "dualpipe-v", "stream", 2),
     "llama-tp2": Case(LLAMA, Degrees(tp=2)),
     "llama-pp2-tp2-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, blocks=SP),
+    "llama-cp2-ring": Case(LLAMA, Degrees(cp=2)),
+    "llama-cp2-all-to-all": Case(LLAMA, Degrees(cp=2), blocks=EXCHANGE),
+    "llama-cp4-ring": Case(LLAMA, Degrees(cp=4)),
+    "llama-cp2-tp2-sp-ring": Case(LLAMA, Degrees(tp=2, cp=2), blocks=SP),
+    "llama-cp2-pp2-ring": Case(LLAMA, Degrees(cp=2, pp=2), 4),
+    "llama-cp2-dp2-zero1-ring": Case(LLAMA, Degrees(cp=2, dp=2), blocks=_data("bucketed", 1, 4)),
+    "gpt-cp2-tp2-sp-all-to-all-full": Case(GPT, Degrees(tp=2, cp=2), blocks={**EXCHANGE, **SP, "recompute": Recompute(("full",))}),
+    "mpt-cp2-ring-core": Case(MPT, Degrees(cp=2), blocks={"recompute": Recompute(("core_attn",))}),
+    "mpt-cp2-tp2-all-to-all": Case(MPT, Degrees(tp=2, cp=2), blocks=EXCHANGE),
+    "latent-cp4-ring-zero3": Case(LATENT, Degrees(cp=4), blocks=_data("bucketed", 3, 4)),
+    "moe-cp2-ep2-ring": Case(MOE, Degrees(cp=2, ep=2)),
     "moe-tp2-sp": Case(MOE, Degrees(tp=2), blocks=SP),
     "moe-ep2": Case(MOE, Degrees(dp=2, ep=2), blocks={"recompute": Recompute(("full",))}),
     "moe-ep4": Case(MOE, Degrees(dp=4, ep=4), blocks=_data("bucketed")),

@@ -21,18 +21,7 @@ class NotYet(NamedTuple):
     supported: str
 
 
-def _more_than_one(value: int, dp: int) -> bool:
-    return value > 1
-
-
-def _other_than(*supported: object) -> Callable[[Any, int], bool]:
-    return lambda value, dp: value not in supported
-
-
-NOT_YET: tuple[NotYet, ...] = (
-    NotYet("parallel.cp", _more_than_one, "context parallelism", "supported: 1"),
-    NotYet("context.style", _other_than("ring"), "context parallelism", "supported: ring (the default, without effect while cp is 1)"),
-)
+NOT_YET: tuple[NotYet, ...] = ()
 
 
 def refusals(keys: RunKeys, dp: int) -> Iterator[Violation]:

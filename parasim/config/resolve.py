@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import InvalidLayout, Violation
 from ..model.spec import Experts, Model, Transformer
 from ..parallel.check import HALF, batch_violation, check
-from ..parallel.layout import FULL, Batch, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
+from ..parallel.layout import FULL, Batch, Context, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
 from ..parallel.placement import split_layers
 from ..parallel.routing import shares, slots
 from ..program.ops import DType
@@ -72,7 +72,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
     layers = _layers(pipe.layers, model.layers, row.placement.stages(degrees.pp, chunks))
     times = stage_times(model, layers, batch, _recompute(keys)) if "times" in row.knobs else None
     precision, linear = _precision(keys)
-    shard = degrees.dp if zero.shard == "auto" else int(zero.shard)
+    shard = degrees.replicas if zero.shard == "auto" else int(zero.shard)
     master = keys.optimizer.master if keys.optimizer.master is not None else precision in HALF
     return Layout(
         degrees=degrees,
@@ -83,6 +83,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward, zero.overlap_gather),
         pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer, pipe.group, pipe.memory_cap, times),
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
+        context=Context(keys.context.style),
         recompute=_recompute(keys),
         kernels=Kernels(keys.kernels.attention, keys.kernels.dropout),
         routing=_routing(keys),
@@ -157,8 +158,10 @@ def _assumptions(keys: RunKeys, layout: Layout, model: Model) -> Iterator[str]:
     if keys.batch.sequence is None:
         yield "batch.sequence omitted: 1"
     yield f"{batch.microbatches} microbatches of {batch.micro} per replica and step"
-    if degrees.dp > 1:
+    if degrees.replicas > 1:
         yield from _replicas(keys, layout)
+    if degrees.cp > 1:
+        yield from _context(keys, layout)
     if degrees.pp > 1:
         yield from _stages(keys, layout)
     if "recompute" not in keys.model_fields_set:
@@ -203,6 +206,15 @@ def _replicas(keys: RunKeys, layout: Layout) -> Iterator[str]:
         yield f"zero.{', zero.'.join(idle)}: no effect below zero.stage 3"
     if layout.zero.overlap_gather and layout.zero.stage not in (1, 2):
         yield f"zero.overlap_gather: no effect at zero.stage {layout.zero.stage}, which gathers no parameters after the optimizer"
+
+
+def _context(keys: RunKeys, layout: Layout) -> Iterator[str]:
+    omitted = " omitted" if "style" not in keys.context.model_fields_set else ""
+    if layout.context.style == "ring":
+        yield f"context.style{omitted}: ring, rank r of cp holds chunks r and {2 * layout.degrees.cp - 1} - r of {2 * layout.degrees.cp} of every sequence"
+    else:
+        yield f"context.style{omitted}: all-to-all, rank r of cp holds block r of {layout.degrees.cp} of every sequence"
+    yield "parallel.cp: gradients are reduced, and under zero shared, over dp x cp"
 
 
 def _stages(keys: RunKeys, layout: Layout) -> Iterator[str]:

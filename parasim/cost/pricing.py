@@ -9,6 +9,7 @@ stands beside its name in PRICES, with r rows, i inner, c columns, w bytes of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from math import prod
 from typing import Literal, NamedTuple, Protocol
 
 from ..errors import InvalidProgram, Refused, Violation
@@ -121,7 +122,8 @@ def _attention_sizes(kernel: Kernel) -> tuple[float, float, float]:
 
 
 def _value_dim(kernel: Kernel) -> float:
-    return dims(kernel)[-1]
+    sizes = dims(kernel)
+    return sizes[5 if len(sizes) > 5 else 4]
 
 
 def _log_sum_exp(kernel: Kernel) -> float:
@@ -145,6 +147,37 @@ def _attention_grad_bytes(kernel: Kernel) -> float:
     """w (do + qkv + o + dqkv) + 4 lse"""
     _, qkv, out = _attention_sizes(kernel)
     return _width(kernel) * (2 * qkv + 2 * out) + _log_sum_exp(kernel)
+
+
+def _block_sizes(kernel: Kernel) -> tuple[float, float, float]:
+    """Elements of queries b s a d, of keys and values b s k (d + e), of outputs b s a e"""
+    batch, sequence, heads, kv_heads, head_dim, *_ = dims(kernel)
+    tokens, value_dim = batch * sequence, _value_dim(kernel)
+    return tokens * heads * head_dim, tokens * kv_heads * (head_dim + value_dim), tokens * heads * value_dim
+
+
+def _block_bytes(kernel: Kernel) -> float:
+    """w (q + kv + 2 o) + 8 lse: outputs are read and written"""
+    q, kv, out = _block_sizes(kernel)
+    return _width(kernel) * (q + kv + 2 * out) + 2 * _log_sum_exp(kernel)
+
+
+def _block_grad_bytes(kernel: Kernel) -> float:
+    """w (do + o + q + 2 dq + kv + dkv) + 4 lse"""
+    q, kv, out = _block_sizes(kernel)
+    return _width(kernel) * (3 * q + 2 * kv + 2 * out) + _log_sum_exp(kernel)
+
+
+def _kv_bytes(passes: float) -> Callable[[Kernel], float]:
+    """`passes` w kv"""
+    return lambda kernel: passes * _width(kernel) * _block_sizes(kernel)[1]
+
+
+def _blocks_bytes(kernel: Kernel) -> float:
+    """2 w elements: read and written"""
+    *sizes, _ = dims(kernel)
+    parts = dims(kernel)[-1] if len(sizes) > 2 else 1.0  # rows of a sequence are those of one part
+    return 2 * _width(kernel) * prod(sizes) * parts
 
 
 def _scores_bytes(scores: float, qkv: float, out: float) -> Callable[[Kernel], float]:
@@ -350,6 +383,14 @@ PRICES: Mapping[str, Price] = {
     "latent_rotary_grad": Price(_none, _latent_rotary_bytes, "memory"),
     "attention": Price(_pair_flops(1, 1), _attention_bytes, "attention"),
     "attention_grad": Price(_pair_flops(3, 2), _attention_grad_bytes, "attention"),
+    "attention_block": Price(_pair_flops(1, 1), _block_bytes, "attention"),  # two chunks per rank: half of the pairs, whatever the shift
+    "attention_block_grad": Price(_pair_flops(3, 2), _block_grad_bytes, "attention"),
+    "kv_slice": Price(_none, _kv_bytes(2), "memory"),
+    "kv_slice_grad": Price(_none, _kv_bytes(3), "memory"),
+    "columns_to_blocks": Price(_none, _blocks_bytes, "memory"),
+    "blocks_to_columns": Price(_none, _blocks_bytes, "memory"),
+    "blocks_to_sequence": Price(_none, _blocks_bytes, "memory"),
+    "sequence_to_blocks": Price(_none, _blocks_bytes, "memory"),
     "attention_scores": Price(_pair_flops(2, 0), _half_core_bytes(4), "matmul"),
     "attention_scores_grad": Price(_pair_flops(4, 2), _scores_bytes(2, 2, 1), "matmul"),  # dscores, p; qkv, dqkv; do
     "attention_context": Price(_pair_flops(0, 2), _half_core_bytes(-1), "matmul"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidProgram
 from ..program.ops import Buffer, Kernel
-from ..program.workload import Workload
+from ..program.workload import ZIGZAG, Workload
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -65,9 +65,19 @@ class Context:
         return self.places.get(axis, Place(0, 1))
 
     def shard_of(self, name: str, dim: int) -> Place:
-        """The place along the axis that cuts dimension `dim` of the buffer `name` (0 of 1 if none does)."""
-        buffer = self.buffers[name]
-        return next((self.place(a) for d, a in buffer.shard if d % len(buffer.shape) == dim % len(buffer.shape)), Place(0, 1))
+        """The place along the axes that cut dimension `dim` of the buffer `name`, the outer cut first (0 of 1 if none does)."""
+        buffer, out = self.buffers[name], Place(0, 1)
+        for place in (self.place(a) for d, a in buffer.shard if d % len(buffer.shape) == dim % len(buffer.shape)):
+            out = Place(out.index * place.size + place.index, out.size * place.size)
+        return out
+
+    def positions(self, sequence: int, shift: int = 0) -> torch.Tensor:
+        """Positions in the whole sequence of the `sequence` rows per sequence of the rank `shift` places before along cp, int64."""
+        place = self.place("cp")
+        index = (place.index - shift) % place.size
+        if ZIGZAG not in self.places:
+            return torch.arange(sequence) + index * sequence
+        return torch.cat([torch.arange(sequence // 2) + chunk * (sequence // 2) for chunk in (index, 2 * place.size - 1 - index)])
 
     def local_shape(self, name: str) -> tuple[int, ...]:
         """Shape on this rank. Raises InvalidProgram where an entry is a load table's name."""
@@ -92,7 +102,11 @@ class Context:
         """This rank's part of a full tensor, a copy."""
         for dim, axis in self.buffers[name].shard:
             place = self.place(axis)
-            full = full.chunk(place.size, dim)[place.index]
+            if axis == ZIGZAG:
+                chunks = full.chunk(2 * place.size, dim)
+                full = torch.cat((chunks[place.index], chunks[-1 - place.index]), dim)
+            else:
+                full = full.chunk(place.size, dim)[place.index]
         return full.clone()
 
     def flat_shard(self, name: str, parts: Sequence[torch.Tensor]) -> torch.Tensor:

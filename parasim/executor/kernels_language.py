@@ -18,10 +18,10 @@ def _local_ids(context: Context, ids: Tensor, buffer: str, dim: int, rows: int) 
     return local.clamp(0, rows - 1), mine
 
 
-def _positions(tokens: Tensor, table: int) -> Tensor:
+def _positions(context: Context, tokens: Tensor, table: int) -> Tensor:
     """Position of every row: tokens of shape (batch, sequence) say where a sequence ends, flat ones fill the table."""
     sequence = tokens.shape[1] if tokens.dim() > 1 else min(table, tokens.numel())
-    return torch.arange(tokens.numel(), device=tokens.device) % sequence
+    return context.positions(sequence).repeat(tokens.numel() // sequence).to(tokens.device)
 
 
 def embedding(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
@@ -31,7 +31,7 @@ def embedding(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     local, mine = _local_ids(context, tokens, name, 0, w.shape[0])
     x = w[local] * mine[:, None].to(w)
     if len(t) > 2 and context.shard_of(name, 0).index == 0:
-        x = x + t[2][_positions(tokens, t[2].shape[0])]
+        x = x + t[2][_positions(context, tokens, t[2].shape[0])]
     return (x,)
 
 
@@ -45,7 +45,7 @@ def embedding_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tenso
     out = [context.accumulate(kernel, t, 0, gw)]
     if len(kernel.writes) > 1:
         table = context.local_shape(kernel.writes[1].name)[0]
-        gp = dx.new_zeros(table, dx.shape[1]).index_add_(0, _positions(tokens, table), dx)
+        gp = dx.new_zeros(table, dx.shape[1]).index_add_(0, _positions(context, tokens, table), dx)
         out.append(context.accumulate(kernel, t, 1, gp))
     return tuple(out)
 

@@ -37,21 +37,23 @@ def _sizes(kernel: Kernel) -> tuple[int, int, int, int, int, int]:
     return batch, sequence, heads, nope, rope, value
 
 
-def latent_rotary(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+def latent_rotary(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """Per head: query (nope, turned rope), key (nope, turned shared key), value."""
     batch, sequence, heads, nope, rope, value = _sizes(kernel)
+    at = context.positions(sequence)
     q = t[0].reshape(batch, sequence, heads, nope + rope)
     k, v = torch.split(t[1].reshape(batch, sequence, heads, nope + value), [nope, value], dim=-1)
-    shared = turned(t[2].reshape(batch, sequence, rope), 1)[:, :, None].expand(-1, -1, heads, -1)
-    rotated = turned(q[..., nope:].transpose(1, 2), 1).transpose(1, 2)
+    shared = turned(t[2].reshape(batch, sequence, rope), 1, at)[:, :, None].expand(-1, -1, heads, -1)
+    rotated = turned(q[..., nope:].transpose(1, 2), 1, at).transpose(1, 2)
     return (torch.cat((q[..., :nope], rotated, k, shared, v), dim=-1).reshape(batch * sequence, -1),)
 
 
-def latent_rotary_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+def latent_rotary_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """(dr, dq, dkv): turned back; the shared key collects from every head held here."""
     batch, sequence, heads, nope, rope, value = _sizes(kernel)
+    at = context.positions(sequence)
     packed = t[0].reshape(batch, sequence, heads, -1)
     dqn, dqr, dk, dshared, dv = torch.split(packed, [nope, rope, nope, rope, value], dim=-1)
-    dq = torch.cat((dqn, turned(dqr.transpose(1, 2), -1).transpose(1, 2)), dim=-1)
+    dq = torch.cat((dqn, turned(dqr.transpose(1, 2), -1, at).transpose(1, 2)), dim=-1)
     rows = batch * sequence
-    return turned(dshared.sum(2), -1).reshape(rows, rope), dq.reshape(rows, -1), torch.cat((dk, dv), dim=-1).reshape(rows, -1)
+    return turned(dshared.sum(2), -1, at).reshape(rows, rope), dq.reshape(rows, -1), torch.cat((dk, dv), dim=-1).reshape(rows, -1)

@@ -45,9 +45,11 @@ def sample(context: Context, kernel: Kernel, _: Tensors) -> Tensors:
 
 
 def drawn_mask(context: Context, ref: Ref, rate: float) -> Tensor:
-    """This rank's part of the dropout mask `ref`, uint8: 1 with probability 1 - `rate`, the same whenever and however cut it is drawn."""
+    """This rank's part of the dropout mask `ref`, uint8: 1 with probability 1 - `rate`, the same whenever it is drawn, and however cut over
+    tp; parts of a sequence have masks of their own."""
     microbatch = context.microbatches[ref.slot] if ref.slot >= 0 else -1
-    generator = _generator(f"{ref.name}.{context.step}.{context.place('dp').index}.{microbatch}")
+    part = context.place("cp")
+    generator = _generator(f"{ref.name}.{context.step}.{context.place('dp').index}.{microbatch}" + (f".{part.index}" if part.size > 1 else ""))
     return context.cut(ref.name, (torch.rand(context.full_shape(ref.name), generator=generator) >= rate).to(torch.uint8))
 
 

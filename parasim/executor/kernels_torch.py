@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..program.ops import Kernel
 from . import kernels_attention as attention
+from . import kernels_context as parts
 from . import kernels_dense as dense
 from . import kernels_experts as experts
 from . import kernels_language as language
@@ -60,6 +61,14 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "latent_rotary_grad": latent.latent_rotary_grad,
     "attention": attention.attention,
     "attention_grad": attention.attention_grad,
+    "attention_block": parts.attention_block,
+    "attention_block_grad": parts.attention_block_grad,
+    "kv_slice": parts.kv_slice,
+    "kv_slice_grad": parts.kv_slice_grad,
+    "columns_to_blocks": parts.columns_to_blocks,
+    "blocks_to_columns": parts.blocks_to_columns,
+    "blocks_to_sequence": parts.blocks_to_sequence,
+    "sequence_to_blocks": parts.sequence_to_blocks,
     "attention_scores": attention.attention_scores,
     "attention_scores_grad": attention.attention_scores_grad,
     "attention_context": attention.attention_context,

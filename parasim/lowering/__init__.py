@@ -15,8 +15,9 @@ from ..parallel.mesh import Mesh
 from ..parallel.placement import orders_of, placement_of, stage_bounds
 from ..parallel.routing import loads
 from ..program.checks import verify
-from ..program.workload import IntArray, Workload
+from ..program.workload import ZIGZAG, IntArray, Workload
 from .compute import compute
+from .context import NEXT, PREVIOUS, context
 from .dims import dims
 from .draft import MIRROR, TIED, Draft, Stage
 from .experts import experts
@@ -30,7 +31,7 @@ from .precision import precision, weight_casts
 from .recompute import recompute
 from .repeat import twice
 from .schedule import schedule
-from .shards import stage
+from .shards import replicas, stage
 from .tensor import tensor
 from .transfers import merge, transfers
 
@@ -38,6 +39,7 @@ PASSES = (
     compute,  # model, stages: bodies of kernels, whole shapes
     tensor,  # tensor: cuts, collectives at kernel roles
     experts,  # experts: over ep, with rows that routing decides
+    context,  # context: what attention needs of other parts of the sequence
     precision,  # linear: scaled copies for the products of linear layers
     recompute,  # recompute: the forward again in the backward
     schedule,  # pipeline.schedule: actions become calls
@@ -71,20 +73,27 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
         for work in PASSES:
             work(draft)
         programs.append(draft.program())
-    groups = {axis: mesh.groups(axis) for axis in ("tp", "dp", "pp") if getattr(layout.degrees, axis) > 1}
-    if stage(layout) and layout.zero.shard < layout.degrees.dp:
+    groups = {axis: mesh.groups(axis) for axis in ("tp", "cp", "pp") if getattr(layout.degrees, axis) > 1}
+    groups |= {replicas(layout): mesh.replicas} if layout.degrees.replicas > 1 else {}
+    if stage(layout) and layout.zero.shard < layout.degrees.replicas:
         groups |= mesh.halves(layout.zero.shard)
     sparse = plan.model.experts if isinstance(plan.model, Transformer) else None
     groups |= {name: table for name, table in mesh.experts.items() if table.shape[1] > 1} if sparse and layout.degrees.ep > 1 else {}
     groups |= shared_groups(mesh, homes)
     hops = {b - a for home in homes for a, b in pairwise(home)} - {0}
     peers = {f"pp{offset:+d}": mesh.peer("pp", offset) for offset in sorted({*hops, *(-h for h in hops)})}
+    ring = layout.degrees.cp > 1 and layout.context.style == "ring"
+    peers |= {name: mesh.peer("cp", offset) for name, offset in ((NEXT, 1), (PREVIOUS, -1))} if ring else {}
     workload = Workload(
         programs=tuple(programs),
         class_of_rank=np.asarray(mesh.coordinates["pp"]),
         groups=groups,
         peers=peers,
-        coordinates={**mesh.coordinates, "ep": mesh.expert_coordinate} if sparse else mesh.coordinates,
+        coordinates={
+            **mesh.coordinates,
+            **({"ep": mesh.expert_coordinate} if sparse else {}),
+            **({ZIGZAG: mesh.coordinates["cp"]} if ring else {}),
+        },
         loads=loads(layout, sparse) if sparse else {},
         steps=1 + max(call.step for program in programs for call in program.calls),
     )

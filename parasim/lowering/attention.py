@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..program.ops import Op, Ref
+from ..program.ops import DType, Op, Ref
 from .draft import grad
 
 if TYPE_CHECKING:
@@ -54,6 +54,11 @@ def _dims(writer: TransformerWriter) -> Dims:
     return writer.batch, writer.sequence, m.heads, m.heads if m.latent else m.kv_heads, m.key_dim, *values
 
 
+def statistics(dtype: DType) -> DType:
+    """The dtype of sums of a run in `dtype`: fp32, or wider."""
+    return "fp32" if dtype in ("bf16", "fp16") else dtype
+
+
 def attention_core(writer: TransformerWriter, n: int, qkv: Ref, out: Ref) -> list[Op]:
     """Forward from the packed `qkv` to `out` (rows, heads value_dim); returns its backward."""
     dims, role = _dims(writer), "alibi" if writer.model.positions == "alibi" else ""
@@ -61,7 +66,7 @@ def attention_core(writer: TransformerWriter, n: int, qkv: Ref, out: Ref) -> lis
 
 
 def _tiled(writer: TransformerWriter, n: int, qkv: Ref, out: Ref, dims: Dims, role: str) -> list[Op]:
-    lse = writer.draft.buffer(f"L{n}.attention.lse", (writer.model.heads, writer.rows), "activations", dtype="fp32", cut=0)
+    lse = writer.draft.buffer(f"L{n}.attention.lse", (writer.model.heads, writer.rows), "activations", dtype=statistics(writer.dtype), cut=0)
     writer.add_forward(n, "attention", (qkv,), (out, lse), dims, role)
     return [writer.op("I", n, "attention_grad", (grad(out), qkv, out, lse), (grad(qkv),), dims, role)]
 

@@ -57,6 +57,12 @@ def _heads(packed: int) -> Callable[[Kernel, Shape], Dims]:
     return dims
 
 
+def _parts_of_sequence(k: Kernel, s: Shape) -> Dims:
+    batch, parts = map(int, k.dims)
+    rows, columns = s(k.reads[0])
+    return batch, rows // (batch * parts), columns, parts
+
+
 def _latent_norm(of: Callable[[Kernel], Ref]) -> Callable[[Kernel, Shape], Dims]:
     """`of` the kernel's refs is as wide as the norm; x is wider by the shared key."""
     return lambda k, s: (*s(of(k)), *k.dims)
@@ -136,6 +142,14 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "latent_rotary_grad": _latent_heads,
         "attention": _heads(0),
         "attention_grad": _heads(1),
+        "attention_block": _heads(0),
+        "attention_block_grad": _heads(1),
+        "kv_slice": _heads(0),
+        "kv_slice_grad": _heads(1),
+        "columns_to_blocks": lambda k, s: (*s(k.reads[0]), k.dims[0]),
+        "blocks_to_columns": lambda k, s: (*s(k.writes[0]), k.dims[0]),
+        "blocks_to_sequence": _parts_of_sequence,
+        "sequence_to_blocks": _parts_of_sequence,
         "attention_scores": _heads(0),
         "attention_scores_grad": _heads(3),
         "attention_context": _heads(1),

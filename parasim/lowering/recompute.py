@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ..parallel.layout import FULL, PARTS, Recompute
-from ..program.ops import Collective, Compute, Op, Ref
+from ..program.ops import P2P, Collective, Msg, Op, Ref
 from .draft import Draft, Stage, relabel
 
 WHOLE = (FULL, "core_attn", "mlp", "moe")  # modules that are checkpointed whole
@@ -140,8 +140,13 @@ def _renamed(op: Op, names: Mapping[Ref, Ref]) -> Op:
     def new(refs: tuple[Ref, ...]) -> tuple[Ref, ...]:
         return tuple(names.get(r, r) for r in refs)
 
-    if not names or not isinstance(op, Compute | Collective):
+    def ends(messages: tuple[Msg, ...]) -> tuple[Msg, ...]:
+        return tuple(replace(m, buffer=names.get(m.buffer, m.buffer)) for m in messages)
+
+    if not names:
         return op
+    if isinstance(op, P2P):
+        return replace(op, sends=ends(op.sends), recvs=ends(op.recvs))
     if isinstance(op, Collective):
         return replace(op, reads=new(op.reads), writes=new(op.writes))
     return replace(op, kernels=tuple(replace(k, reads=new(k.reads), writes=new(k.writes)) for k in op.kernels))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..program.ops import COMPUTE, Label, Op
 from .draft import Draft, collective
 from .post_validation import validated
-from .shards import REDUCE, REPLICAS, steps
+from .shards import REDUCE, SUMS, steps
 
 
 def twice(draft: Draft) -> None:
@@ -17,6 +17,6 @@ def twice(draft: Draft) -> None:
     if steps(draft.layout) == 1 or validated(draft):
         return
     if draft.layout.degrees.pp > 1:
-        meet: Op = collective(Label("S"), "barrier", "pp", (), (), COMPUTE, after=(REDUCE, REPLICAS), axis="pp")
+        meet: Op = collective(Label("S"), "barrier", "pp", (), (), COMPUTE, after=(REDUCE, SUMS), axis="pp")
         draft.bodies["step"] = [meet, *draft.bodies["step"]]
     draft.calls += [c._replace(step=1) for c in draft.calls]

@@ -1,4 +1,4 @@
-"""Who shares a gradient, and the flat shards they hold: the groups over dp, the padded shards of a bucket, one bucket's reduction.
+"""Who shares a gradient, and the flat shards they hold: the groups over dp (and cp), the padded shards of a bucket, one bucket's reduction.
 
 Stages as in ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054): optimizer state (1), gradients too (2), parameters too (3). With a shard group
 smaller than dp (HSDP; Zhao et al. 2023, arXiv 2304.11277, section 3.2.2) shards are summed over the replicas of the group as well.
@@ -11,12 +11,12 @@ from math import prod
 
 from ..model.spec import Fixed
 from ..parallel.layout import Layout
-from ..parallel.mesh import EXPERT_REPLICAS, REPLICA, SHARD
+from ..parallel.mesh import EXPERT_REPLICAS, REPLICA, REPLICAS, SHARD
 from ..program.ops import COMPUTE, Category, Compute, DType, Kernel, Label, Op, Ref
 from .draft import MIRROR, Draft, collective
 
 STEP = "S"
-REDUCE, REPLICAS, GATHER, MIRRORS = "dp.reduce", "dp.replica", "dp.gather", "pp.reduce"  # streams
+REDUCE, SUMS, GATHER, MIRRORS = "dp.reduce", "dp.replica", "dp.gather", "pp.reduce"  # streams
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Bucket:
 
 def stage(layout: Layout) -> int:
     """The ZeRO stage that is in effect: 0 where nobody shares."""
-    return layout.zero.stage if layout.degrees.dp > 1 and layout.zero.shard > 1 else 0
+    return layout.zero.stage if layout.degrees.replicas > 1 and layout.zero.shard > 1 else 0
 
 
 def steps(layout: Layout) -> int:
@@ -46,14 +46,19 @@ def steps(layout: Layout) -> int:
 
 
 def shard_group(layout: Layout) -> str:
-    """The group that shares: all of dp, or a part of it."""
-    return "dp" if layout.zero.shard == layout.degrees.dp else SHARD
+    """The group that shares: all replicas, or a part of them."""
+    return replicas(layout) if layout.zero.shard == layout.degrees.replicas else SHARD
+
+
+def replicas(layout: Layout) -> str:
+    """The group of ranks that hold the same dense parameters: along dp, and along cp where there is one."""
+    return REPLICAS if layout.degrees.cp > 1 else "dp"
 
 
 def sharing(layout: Layout, bucket: Bucket) -> tuple[str, int]:
     """The group that shares a bucket, and its size."""
     degrees = layout.degrees
-    return (EXPERT_REPLICAS, degrees.dp * degrees.cp // degrees.ep) if bucket.experts else (shard_group(layout), layout.zero.shard)
+    return (EXPERT_REPLICAS, degrees.replicas // degrees.ep) if bucket.experts else (shard_group(layout), layout.zero.shard)
 
 
 def shared_out(layout: Layout, bucket: Bucket) -> bool:
@@ -97,15 +102,15 @@ def reduction(draft: Draft, bucket: Bucket) -> list[Op]:
     where, label = stream(layout, REDUCE), Label(STEP)
     after = () if where == COMPUTE else (COMPUTE,)
     both: list[Op] = [collective(label, "all_reduce", MIRROR, refs, refs, MIRRORS, after=(COMPUTE,), axis="pp")] if draft.mirrored and at < 2 else []
-    if layout.degrees.dp == 1 or (bucket.experts and sharing(layout, bucket)[1] == 1):
+    if layout.degrees.replicas == 1 or (bucket.experts and sharing(layout, bucket)[1] == 1):
         return both
     if not at:
-        return [*both, collective(label, "all_reduce", EXPERT_REPLICAS if bucket.experts else "dp", refs, refs, where, after=after, axis="dp")]
+        return [*both, collective(label, "all_reduce", EXPERT_REPLICAS if bucket.experts else replicas(layout), refs, refs, where, after=after, axis="dp")]
     dtype = layout.optimizer.gradient
     shard = flat_shard(draft, bucket, "part" if at >= 2 else "grad", dtype)
     ops = [*both, collective(label, "reduce_scatter", sharing(layout, bucket)[0], refs, (shard,), where, after=after, axis="dp")]
-    if layout.zero.shard < layout.degrees.dp and not bucket.experts:
-        where = stream(layout, REPLICAS)
+    if layout.zero.shard < layout.degrees.replicas and not bucket.experts:
+        where = stream(layout, SUMS)
         ops.append(collective(label, "all_reduce", REPLICA, (shard,), (shard,), where, axis="dp"))
     if at >= 2:
         total = flat_shard(draft, bucket, "grad", dtype, "gradients")

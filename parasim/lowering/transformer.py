@@ -12,7 +12,8 @@ from functools import partial
 
 from ..model.spec import Transformer
 from ..program.ops import Compute, DType, Label, Op, Ref
-from .attention import attention_core, packed_qkv
+from .attention import attention_core, packed_qkv, statistics
+from .context import sequence_cut
 from .draft import TIED, Draft, Stage, grad
 from .draft import compute as kernel_op
 from .experts import expert_layer
@@ -22,13 +23,13 @@ Branch = Callable[[int, Ref, Ref, Ref], list[Op]]  # layer, input, its gradient,
 
 
 class TransformerWriter:
-    """Writes the forward and backward ops of one stage; `rows` = tokens of a microbatch."""
+    """Writes the forward and backward ops of one stage; `rows` = tokens of a microbatch on one rank of cp."""
 
     def __init__(self, draft: Draft, model: Transformer, stage: Stage) -> None:
         self.draft, self.model, self.stage = draft, model, stage
         batch = draft.layout.batch
-        self.batch, self.sequence = batch.micro, batch.sequence
-        self.rows, self.h = batch.micro * batch.sequence, model.hidden
+        self.batch, self.sequence = batch.micro, batch.sequence // draft.layout.degrees.cp
+        self.rows, self.h = self.batch * self.sequence, model.hidden
         self.dtype: DType = draft.layout.precision
         self.scale = float(batch.global_ * batch.sequence)
         self.forward: list[Op] = []
@@ -162,7 +163,7 @@ class TransformerWriter:
 
     def embedding(self, x: Ref) -> None:
         m, d = self.model, self.draft
-        tokens = d.buffer("tokens", (self.batch, self.sequence), "activations", dtype="int32")
+        tokens = d.buffer("tokens", (self.batch, self.sequence), "activations", dtype="int32", shard=sequence_cut(d.layout))
         weights = [d.parameter("embedding.weight", (m.vocab, self.h), cut=0)]
         if m.positions == "learned":
             weights.append(d.parameter("positions.weight", (m.max_positions, self.h)))
@@ -186,8 +187,8 @@ class TransformerWriter:
         self.tie()
         logits = d.buffer("logits", (self.rows, m.vocab), "buffers", cut=1)
         dlogits = d.buffer("logits.grad", (self.rows, m.vocab), "buffers", cut=1)
-        labels = d.buffer("labels", (self.rows,), "buffers", dtype="int32")
-        stats = d.buffer("loss.stats", (1, self.rows, 3), "buffers", dtype="fp32" if self.dtype in ("bf16", "fp16") else self.dtype)
+        labels = d.buffer("labels", (self.batch, self.sequence), "buffers", dtype="int32", shard=sequence_cut(d.layout))
+        stats = d.buffer("loss.stats", (1, self.rows, 3), "buffers", dtype=statistics(self.dtype))
         loss = d.buffer("loss", (1,), "buffers", dtype=d.buffers[stats.name].dtype)
         self.add_forward(-1, "head", (normed, weight), (logits,), role="column")
         self.add_forward(-1, "sample", (), (labels,), (m.vocab,), role="target")

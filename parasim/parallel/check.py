@@ -21,7 +21,7 @@ def check(model: Model, layout: Layout) -> tuple[Violation, ...]:
     beyond = tuple(_sizes(model, layout))
     if beyond:
         return beyond
-    rules = (_tensor, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model, _recompute, _kernels, _offload, _experts)
+    rules = (_tensor, _context, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model, _recompute, _kernels, _offload, _experts)
     return tuple(v for rule in rules for v in rule(model, layout))
 
 
@@ -82,8 +82,31 @@ def _vocabulary(model: Transformer, tp: int) -> Iterator[Violation]:
         yield Violation("parallel.tp", str(tp), f"must divide model.vocab={model.vocab}", way)
 
 
+def _context(model: Model, layout: Layout) -> Iterator[Violation]:
+    """The sequence is cut over cp: in chunks, two per rank, or in blocks whose ranks exchange heads."""
+    cp, style, sequence = layout.degrees.cp, layout.context.style, layout.batch.sequence
+    if cp == 1:
+        return
+    if not isinstance(model, Transformer):
+        yield Violation("parallel.cp", str(cp), "cuts the sequence of attention, and this model has none", "legal: 1")
+        return
+    if layout.kernels.attention == "unfused":
+        yield Violation("kernels.attention", "unfused", f"keeps scores of whole sequences, with parallel.cp={cp} not modelled", "legal: tiled")
+    if style == "ring":
+        if sequence % (2 * cp):
+            fit = [n // 2 for n in divisors(sequence) if n % 2 == 0] or [1]
+            yield Violation("parallel.cp", str(cp), f"must divide batch.sequence={sequence} into 2 cp chunks", legal(fit, cp))
+        return
+    if sequence % cp:
+        yield Violation("parallel.cp", str(cp), f"must divide batch.sequence={sequence}", legal(divisors(sequence), cp))
+    heads = (model.heads if model.latent else model.kv_heads) // layout.degrees.tp
+    if heads and heads % cp:
+        rule = f"must divide the {heads} key-value heads of a rank (model.kv_heads / tp), which context.style=all-to-all exchanges"
+        yield Violation("parallel.cp", str(cp), rule, f"{legal(divisors(heads), cp)}, or context.style=ring")
+
+
 def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
-    tp, batch = layout.degrees.tp, layout.batch
+    tp, cp, batch = layout.degrees.tp, layout.degrees.cp, layout.batch
     if not layout.tensor.sequence_parallel:
         return
     if layout.tensor.style == "all-gather":
@@ -91,9 +114,10 @@ def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("tensor.sequence_parallel", "true", rule, "set it to false, or tensor.style to megatron")
     elif tp == 1:
         yield Violation("tensor.sequence_parallel", "true", "needs parallel.tp of 2 or more, not 1", "set it to false, or raise parallel.tp")
-    elif batch.sequence * batch.micro % tp:
-        rule = f"must divide the tokens of a microbatch, batch.sequence={batch.sequence} x batch.micro={batch.micro}"
-        yield Violation("parallel.tp", str(tp), f"{rule}, under tensor.sequence_parallel", legal(divisors(batch.sequence * batch.micro), tp))
+    elif batch.sequence // cp * batch.micro % tp:
+        per = f" / cp={cp}" if cp > 1 else ""
+        rule = f"must divide the tokens of a microbatch, batch.sequence={batch.sequence}{per} x batch.micro={batch.micro}"
+        yield Violation("parallel.tp", str(tp), f"{rule}, under tensor.sequence_parallel", legal(divisors(batch.sequence // cp * batch.micro), tp))
 
 
 def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -152,9 +176,11 @@ def batch_violation(global_: int, micro: int, dp: int) -> Violation:
 
 
 def _zero(model: Model, layout: Layout) -> Iterator[Violation]:
-    zero, dp = layout.zero, layout.degrees.dp
+    zero, dp = layout.zero, layout.degrees.replicas
     if zero.stage and dp % zero.shard:
-        yield Violation("zero.shard", str(zero.shard), f"must divide dp={dp}", legal(divisors(dp), zero.shard))
+        yield Violation(
+            "zero.shard", str(zero.shard), f"must divide dp={dp}" if layout.degrees.cp == 1 else f"must divide dp x cp = {dp}", legal(divisors(dp), zero.shard)
+        )
     if zero.overlap_gather and not zero.overlap:
         yield Violation("zero.overlap_gather", "true", "contradicts zero.overlap=false", "legal: false, or zero.overlap=true")
     if zero.stage == 3 and layout.linear == "fp8":
@@ -208,7 +234,7 @@ def _offload(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("offload", "true", "has nothing to move in a model of fixed times", "legal: {optimizer: false, parameters: false}")
     if what.parameters and not what.optimizer:
         yield Violation("offload.parameters", "true", "needs the optimizer's state on the host too", "set offload.optimizer to true as well")
-    if what.parameters and zero.stage and layout.degrees.dp > 1:
+    if what.parameters and zero.stage and layout.degrees.replicas > 1:
         rule = f"is modelled for parameters that are whole on every replica, not with zero.stage={zero.stage}"
         yield Violation("offload.parameters", "true", rule, "legal: false, or zero.stage 0")
 
@@ -223,7 +249,7 @@ def _experts(model: Model, layout: Layout) -> Iterator[Violation]:
             if value:
                 yield Violation(f"experts.{name}", str(value), "needs experts, and this model has none", "leave it out")
         return
-    experts, replicas = model.experts, degrees.dp * degrees.cp
+    experts, replicas = model.experts, degrees.replicas
     if replicas % degrees.ep:
         yield Violation("parallel.ep", str(degrees.ep), f"must divide dp x cp = {replicas}", legal(divisors(replicas), degrees.ep))
     if experts.count % degrees.ep:
@@ -233,7 +259,7 @@ def _experts(model: Model, layout: Layout) -> Iterator[Violation]:
     if model.biased("up") or model.biased("down"):
         yield Violation("model.bias", str(model.bias).lower(), "cannot be laid out in the feed-forward of experts yet", "legal: false, qkv, attention")
     zero = layout.zero
-    if degrees.ep > 1 and (zero.stage > 1 or (zero.stage and zero.shard < degrees.dp)):
+    if degrees.ep > 1 and (zero.stage > 1 or (zero.stage and zero.shard < degrees.replicas)):
         way = "set zero.stage to 0 or 1, and zero.shard to auto"
         yield Violation("zero.stage", str(zero.stage), f"is modelled for parallel.ep={degrees.ep} up to stage 1, shared by all replicas", way)
     yield from _cut_experts(model, experts, layout)

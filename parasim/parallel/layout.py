@@ -26,6 +26,11 @@ class Degrees:
         """Number of ranks."""
         return self.tp * self.cp * self.dp * self.pp
 
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same dense parameters: those along dp and cp."""
+        return self.dp * self.cp
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -84,6 +89,14 @@ class Tensor:
     style: Literal["megatron", "all-gather"] = "megatron"
     sequence_parallel: bool = False
     asynchronous: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    """How attention crosses cp. `ring`: keys and values travel, every rank has chunks r and 2 cp - 1 - r of the sequence, so that causal work is
+    even. `all-to-all`: every rank has a block of the sequence, and exchanges heads for tokens around attention (DeepSpeed-Ulysses)."""
+
+    style: Literal["ring", "all-to-all"] = "ring"
 
 
 @dataclass(frozen=True)
@@ -170,6 +183,7 @@ class Layout:
     zero: Zero = field(default_factory=Zero)
     pipeline: Pipeline = field(default_factory=Pipeline)
     tensor: Tensor = field(default_factory=Tensor)
+    context: Context = field(default_factory=Context)
     recompute: Recompute = field(default_factory=Recompute)
     kernels: Kernels = field(default_factory=Kernels)
     routing: Routing = field(default_factory=Routing)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from .layout import Degrees
 
 IntArray = NDArray[np.int64]
+REPLICAS = "dp.cp"  # the ranks that hold the same dense parameters, where cp is more than 1; dp itself elsewhere
 SHARD, REPLICA = "dp.shard", "dp.replica"  # the two halves of dp under HSDP
 EXPERT_REPLICAS = "edp"  # the ranks that hold the same experts
 
@@ -37,8 +38,8 @@ class Mesh:
         return out
 
     @cached_property
-    def experts(self) -> dict[str, IntArray]:
-        """The groups of `ep` neighbours among the dp x cp replicas (cp fastest), and of those at the same place in theirs; named, int[k, size]."""
+    def replicas(self) -> IntArray:
+        """The groups of ranks that hold the same dense parameters, along dp and cp (the faster axis first), int[k, dp cp], by their first rank."""
         order = [a for a, _ in self.factors if a in ("cp", "dp")]
         combined, stride = np.zeros(self.degrees.world, dtype=np.int64), 1
         for axis in order:
@@ -48,7 +49,13 @@ class Mesh:
         for axis, size in self.factors:
             if axis not in order:
                 rest = rest * size + self.coordinates[axis]
-        table = np.lexsort((combined, rest)).reshape(-1, stride // self.degrees.ep, self.degrees.ep)
+        table = np.lexsort((combined, rest)).reshape(-1, stride)
+        return np.asarray(table[np.argsort(table[:, 0])])
+
+    @cached_property
+    def experts(self) -> dict[str, IntArray]:
+        """The groups of `ep` neighbours among the dp x cp replicas (cp fastest), and of those at the same place in theirs; named, int[k, size]."""
+        table = self.replicas.reshape(-1, self.degrees.replicas // self.degrees.ep, self.degrees.ep)
         groups = {"ep": table.reshape(-1, self.degrees.ep), EXPERT_REPLICAS: np.swapaxes(table, 1, 2).reshape(-1, table.shape[1])}
         return {name: np.asarray(t[np.argsort(t[:, 0])]) for name, t in groups.items()}
 
@@ -68,8 +75,8 @@ class Mesh:
         return np.asarray(table[np.argsort(table[:, 0])])
 
     def halves(self, shard: int) -> dict[str, IntArray]:
-        """dp cut in two: groups of `shard` neighbours along dp that share out, and groups of those at the same place of their shard group."""
-        table = self.groups("dp").reshape(-1, self.degrees.dp // shard, shard)
+        """Replicas cut in two: groups of `shard` neighbours that share out, and groups of those at the same place of their shard group."""
+        table = self.replicas.reshape(-1, self.degrees.replicas // shard, shard)
         groups = {SHARD: table.reshape(-1, shard), REPLICA: np.swapaxes(table, 1, 2).reshape(-1, table.shape[1])}
         return {name: np.asarray(t[np.argsort(t[:, 0])]) for name, t in groups.items()}
 

@@ -62,7 +62,7 @@ def _degrees(run: Run) -> Iterator[list[str]]:
 def _candidates(run: Run) -> Iterator[list[str]]:
     """Single settings, then together, then with more tensor and pipeline parallelism."""
     layout = run.plan.layout
-    stages = [[f"zero.stage={s}"] for s in range(layout.zero.stage + 1, 4)] if layout.degrees.dp > 1 else []
+    stages = [[f"zero.stage={s}"] for s in range(layout.zero.stage + 1, 4)] if layout.degrees.replicas > 1 else []
     zero, more = (stages[0], stages[1:]) if stages else ([], [])
     rows = ["tensor.sequence_parallel=true"] if layout.degrees.tp > 1 and not layout.tensor.sequence_parallel else []
     core = ["recompute=selective"] if not layout.recompute.modules and layout.kernels.attention == "unfused" else []

@@ -235,7 +235,7 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
     for rank, c in enumerate(workload.class_of_rank.tolist()):
         first.setdefault(c, rank)
     resolved: dict[int, Resolved] = {}
-    replicated = [g for g in (WHOLE, EXPERTS, MIRROR) if g in workload.groups and workload.groups[g].shape[1] > 1]
+    replicated = [g for g in (*WHOLE, EXPERTS, MIRROR) if g in workload.groups and workload.groups[g].shape[1] > 1]
     for c in first:
         try:
             resolved[c] = workload.programs[c].resolved

@@ -71,6 +71,16 @@ KERNELS: dict[str, KernelSpec] = {
     "rotary_grad": _spec("batch sequence heads kv_heads head_dim", "dqkv_rotated", "dqkv", "the inverse rotation"),
     "attention": _spec(CORE, "qkv", "o lse", "causal softmax attention, tiled; lse (heads, rows) fp32"),
     "attention_grad": _spec(CORE, "do qkv o lse", "dqkv", "tiled backward; scores are recomputed"),
+    # attention over a part of the keys: kv (rows, kv_heads (head_dim + value_dim)) are those of the rank `shift` places before along cp
+    "kv_slice": _spec(CORE, "qkv", "kv", "the keys and values of qkv, a copy"),
+    "kv_slice_grad": _spec(CORE, "dkv dqkv", "dqkv", "dkv added to the keys' and values' columns of dqkv"),
+    "attention_block": _spec(f"{CORE} shift", "qkv kv o lse", "o lse", "o and lse with these keys and values too, those not later than a query"),
+    "attention_block_grad": _spec(f"{CORE} shift", "do qkv kv o lse dqkv", "dqkv dkv", "dqkv with the queries' part added; lse and o are of all keys"),
+    # heads against tokens: blocks lie below each other, one for each of `parts` ranks
+    "columns_to_blocks": _spec("rows columns parts", "x", "y", "(rows, columns) -> (parts rows, columns / parts)"),
+    "blocks_to_columns": _spec("rows columns parts", "x", "y", "the inverse"),
+    "blocks_to_sequence": _spec("batch sequence columns parts", "x", "y", "rows (parts, batch, sequence) -> (batch, parts, sequence)"),
+    "sequence_to_blocks": _spec("batch sequence columns parts", "x", "y", "the inverse"),
     # latent attention (DeepSeek-V2): x holds compressed keys and values and, in its last columns, the rotary key that all heads share
     "latent_norm": _spec("rows columns rope_dim", "x w", "y r", "y = RMS norm of the first columns of x, r the others as they are"),
     "latent_norm_input_grad": _spec("rows columns rope_dim", "dy dr x w", "dx", "statistics are recomputed from x"),

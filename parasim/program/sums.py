@@ -14,7 +14,11 @@ from .ops import Collective, Compute, Op, Ref
 from .text import describe
 from .workload import Call, Program
 
-WHOLE, PART, REPLICAS = "dp", "dp.shard", "dp.replica"  # groups: all replicas; those that share, and those that hold the same share
+WHOLE, PART, REPLICAS = (
+    ("dp.cp", "dp"),
+    "dp.shard",
+    "dp.replica",
+)  # groups: all replicas (the first that there is); those that share, and those that hold the same share
 MIRROR = "pp.mirror"  # the two pipeline ranks that hold the same stages for different microbatches
 EXPERTS = "edp"  # the replicas of experts that are spread over ep
 Touch = tuple[Op, tuple[Ref, ...], tuple[Ref, ...], bool]  # op, reads, writes (of one kernel or collective), is it a kernel
@@ -40,10 +44,11 @@ class _Sum:
 class _Walk:
     def __init__(self, program: Program, replicated: Collection[str]) -> None:
         self.program, self.replicated = program, replicated
+        self.whole = next((g for g in WHOLE if g in replicated), WHOLE[-1])
         buffers = program.buffers
         self.total = {n for n, b in buffers.items() if b.category == "gradients" and b.persistent}
         self.parts = {
-            r.name for o in self._ops() if isinstance(o, Collective) and o.op == "reduce_scatter" and o.group in (WHOLE, PART, EXPERTS) for r in o.writes
+            r.name for o in self._ops() if isinstance(o, Collective) and o.op == "reduce_scatter" and o.group in (*WHOLE, PART, EXPERTS) for r in o.writes
         }
         self.shards = {n: b.of for n, b in buffers.items() if b.of and b.category in ("buffers", "parameters") and n not in self.parts}
         parameters = {p for names in self.shards.values() for p in names}
@@ -98,7 +103,7 @@ class _Walk:
 
     def visit(self, call: Call, touch: Touch) -> None:
         op, reads, writes, kernel = touch
-        reduces = isinstance(op, Collective) and op.op in ("all_reduce", "reduce_scatter") and op.group in (WHOLE, PART, EXPERTS, REPLICAS)
+        reduces = isinstance(op, Collective) and op.op in ("all_reduce", "reduce_scatter") and op.group in (*WHOLE, PART, EXPERTS, REPLICAS)
         for ref in reads:
             name, key = ref.name, (ref.name, call.microbatches[ref.slot] if ref.slot >= 0 else -1)
             if name in self.total and not (kernel and ref in writes):
@@ -114,11 +119,11 @@ class _Walk:
 
     def _group(self, gradient: str) -> str:
         """The group of ranks that hold the same: experts that are spread over ep have fewer replicas."""
-        return EXPERTS if any(axis == "ep" for _, axis in self.program.buffers[gradient].shard) else WHOLE
+        return EXPERTS if any(axis == "ep" for _, axis in self.program.buffers[gradient].shard) else self.whole
 
     def _read_total(self, call: Call, op: Op, name: str) -> None:
         key = (name, call.step)
-        self.reduced[key] += isinstance(op, Collective) and op.group in ((EXPERTS,) if self._group(name) == EXPERTS else (WHOLE, PART))
+        self.reduced[key] += isinstance(op, Collective) and op.group in ((EXPERTS,) if self._group(name) == EXPERTS else (self.whole, PART))
         self.mirrors[key] += isinstance(op, Collective) and op.group == MIRROR
         done = self._done(*key)
         if done != self.expected[key]:
@@ -136,7 +141,7 @@ class _Walk:
         if name in self.total and kernel and updated:
             self.done[name, call.step] += 1
         if name in self.single and kernel and not updated:
-            self._begin(key, 1 if WHOLE in self.replicated else 0)
+            self._begin(key, 1 if self.whole in self.replicated else 0)
         elif name in self.single and key in self.sums and self.sums[key].reduced:
             self.found.append((describe(op, call.microbatches), f"adds to {name} after it was reduced"))
         if name in self.parts and isinstance(op, Collective) and op.op == "reduce_scatter":
@@ -153,7 +158,7 @@ class _Walk:
     def _close(self, key: tuple[str, int]) -> None:
         state = self.sums.pop(key, None)
         if state and state.reduced != state.due:
-            group = WHOLE if key[0] in self.single else REPLICAS
+            group = self.whole if key[0] in self.single else REPLICAS
             self.found.append((f"{key[0]}[{key[1]}]", f"is reduced over {group} {state.reduced} times, due {'once' if state.due else 'never'}"))
         elif state and not state.used:
             self.found.append((f"{key[0]}[{key[1]}]", "is reduced and never used"))

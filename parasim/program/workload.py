@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .edges import Resolved
 
 IntArray = NDArray[np.int64]
+ZIGZAG = "cp.zigzag"  # the coordinate along cp of ranks that hold chunks r and 2 cp - 1 - r of 2 cp chunks
 LOAD_AXIS = "ep"  # the coordinate that rows of routing depend on
 
 

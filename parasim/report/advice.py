@@ -53,11 +53,11 @@ def _way_out(capacity: float, category: str, layout: Layout, tried: Sequence[Tri
 def _ideas(category: str, layout: Layout) -> list[str]:
     """Settings that shrink a category, those with most effect first."""
     degrees, zero, batch = layout.degrees, layout.zero, layout.batch
-    shards = degrees.dp * degrees.cp > 1
+    shards = degrees.replicas > 1
     stage = {"optimizer": 1, "gradients": 2, "parameters": 3}.get(category)
     ideas = []
     if stage is not None and zero.stage < stage and shards:
-        ideas.append(f"zero.stage={stage} (shards {category} over {degrees.dp} replicas)")
+        ideas.append(f"zero.stage={stage} (shards {category} over {degrees.replicas} replicas)")
     if category == "gathered" and zero.prefetch:
         ideas.append("zero.prefetch=0 (fewer layers gathered at once)")
     if category in ("activations", "buffers"):

@@ -194,7 +194,7 @@ REFUSED = [
     ("empty file", ["empty.yaml"], 3, ["empty.yaml"]),
     ("config.json without its keys", ["keyless.yaml"], 3, ["config.json", "hidden_size", "num_hidden_layers"]),
     ("a directory for a file", ["."], 2, ["."]),
-    ("not yet", ["--set", "parallel.cp=2"], 1, ["parallel.cp", "not supported yet"]),
+    ("context", ["--set", "parallel.cp=7", "--set", "devices=448"], 1, ["parallel.cp=7", "batch.sequence"]),
     ("too many devices", ["tiny.yaml"], 1, ["devices=4", "at most 2"]),
 ]  # fmt: skip
 

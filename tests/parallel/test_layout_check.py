@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from parasim.model.spec import Fixed, Mlp, Transformer
 from parasim.parallel.check import check, divisors, legal
-from parasim.parallel.layout import Batch, Degrees, Layout, Optimizer, Pipeline, Tensor, Zero
+from parasim.parallel.layout import Batch, Context, Degrees, Kernels, Layout, Optimizer, Pipeline, Tensor, Zero
 
 MODEL = Transformer("t", layers=8, hidden=512, heads=64, kv_heads=8, head_dim=8, ffn=1024, vocab=50257)
 FLAT = Mlp("m", layers=8, hidden=512, ffn=1024)
@@ -101,3 +101,22 @@ def test_divisors(number: int) -> None:
 
 def test_long_lists_are_cut_to_the_nearest() -> None:
     assert legal(range(1, 100), 50) == "nearest legal: 47, 48, 49, 50, 51, 52"
+
+
+def test_context_parallel() -> None:
+    def of(cp: int, style: str = "ring", tp: int = 1, sequence: int = 64) -> Layout:
+        base = layout(tp=tp, sequence=sequence)
+        return replace(base, degrees=replace(base.degrees, cp=cp), context=Context(style))  # type: ignore[arg-type]
+
+    model = replace(MODEL, vocab=512)
+    assert messages(model, of(4)) == []
+    assert messages(model, of(3)) == ["parallel.cp=3 must divide batch.sequence=64 into 2 cp chunks; legal: 1, 2, 4, 8, 16, 32"]
+    assert messages(model, of(2, "all-to-all", tp=4)) == []
+    assert messages(model, of(4, "all-to-all", tp=4)) == [
+        "parallel.cp=4 must divide the 2 key-value heads of a rank (model.kv_heads / tp), which context.style=all-to-all exchanges; "
+        "legal: 1, 2, or context.style=ring"
+    ]
+    assert messages(model, of(4, "all-to-all", sequence=66)) == ["parallel.cp=4 must divide batch.sequence=66; legal: 1, 2, 3, 6, 11, 22, 33, 66"]
+    assert messages(FLAT, of(2)) == ["parallel.cp=2 cuts the sequence of attention, and this model has none; legal: 1"]
+    unfused = replace(of(2), kernels=Kernels("unfused"))
+    assert messages(model, unfused) == ["kernels.attention=unfused keeps scores of whole sequences, with parallel.cp=2 not modelled; legal: tiled"]
