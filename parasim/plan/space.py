@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from ..config import Run, load
-from ..config.not_yet import NOT_YET
+from ..config.not_yet import NOT_YET, NotYet
 from ..documents import fragment
 from ..errors import Malformed
 from ..model.spec import Model, Transformer
@@ -37,6 +37,8 @@ SEARCHED = tuple(
 )  # others are searches
 WIDEST, MOST_MICRO, MOST_CHUNKS, MOST_CONTEXT = 64, 16, 8, 16  # of the values that are tried unless others are named
 MOST_LAYOUTS = 1_000_000
+# the bounds reduce gradients over dp alone, which is no bound where they are reduced over dp x cp
+NOT_SEARCHED = (*NOT_YET, NotYet("parallel.cp", lambda value, dp: value > 1, "a search over context parallelism", "supported: 1"))
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ def _value(path: str, text: str) -> Any:
 
 def _usual(run: Run, devices: int) -> dict[str, list[Any]]:
     model, batch = run.plan.model, run.plan.layout.batch
-    open_ = {row.field: row for row in NOT_YET}
+    open_ = {row.field: row for row in NOT_SEARCHED}
 
     def able(path: str, values: Sequence[Any]) -> list[Any]:
         return [v for v in values if path not in open_ or not open_[path].asked(v, devices)]
@@ -143,7 +145,7 @@ def space(run: Run, devices: int, values: Mapping[str, Sequence[Any]]) -> Space:
     out = Space()
     model, base = run.plan.model, run.plan.layout
     seen: dict[object, Broken | None] = {}
-    blocked = [row for row in NOT_YET if row.field in values]
+    blocked = [row for row in NOT_SEARCHED if row.field in values]
     for settings in _combinations(devices, values):
         out.enumerated += 1
         if out.enumerated > MOST_LAYOUTS:
