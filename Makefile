@@ -1,6 +1,7 @@
 # make demo      one simulated training step on a bare machine with Python >= 3.11
 # make test      ruff, mypy and every test
 # make lint      ruff and mypy alone
+# make docs      the documentation site with its executed gallery, in docs/_build/html
 # make validate  predictions against published step times; layouts trained on real processes against one process
 # make bench     how fast the simulator is, and predictions against a job run here
 #
@@ -17,7 +18,7 @@ CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11
 FIT := validation/data/fit/korthikanti_2022.jsonl validation/data/fit/megatron_readme_h100.jsonl
 RESULTS := parasim-out/default
 
-.PHONY: demo test lint validate bench clean
+.PHONY: demo test lint docs validate bench clean
 
 demo: $(VENV)/.installed
 	@$(VENV)/bin/parasim run
@@ -38,6 +39,11 @@ lint: $(VENV)/.test-installed
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
+# Warnings are errors; nothing is fetched while it builds.
+docs: $(VENV)/.docs-installed
+	$(PY) -m sphinx -b html -W --keep-going -q $(SPHINX_FLAGS) docs docs/_build/html
+	@echo "The site: docs/_build/html/index.html"
+
 validate: $(VENV)/.test-installed
 	$(PY) -m validation published $(FIT)
 	$(PY) -m validation numeric
@@ -47,7 +53,7 @@ bench: $(VENV)/.test-installed
 	$(PY) -m validation job
 
 clean:
-	rm -rf $(VENV) parasim-out dist build
+	rm -rf $(VENV) parasim-out dist build docs/_build docs/lectures docs/sg_execution_times.rst
 
 # The checkout is installed in place, so that an edit or a pull needs no second install; only new dependencies do.
 $(VENV)/.installed: pyproject.toml | $(PY)
@@ -58,6 +64,11 @@ $(VENV)/.installed: pyproject.toml | $(PY)
 $(VENV)/.test-installed: pyproject.toml constraints.txt | $(PY)
 	@echo "installing parasim and what its tests need into $(VENV) (a minute or two)"
 	@$(PIP) -e '.[test]' -c constraints.txt
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.docs-installed: pyproject.toml constraints.txt | $(PY)
+	@echo "installing what the documentation needs into $(VENV)"
+	@$(PIP) -e '.[docs]' -c constraints.txt
 	@touch $@ $(VENV)/.installed
 
 $(PY):

@@ -1,0 +1,18 @@
+"""
+One stage works at a time
+=========================
+
+A model cut into stages, one microbatch in flight: each rank is busy one part in as many as there are ranks.
+"""
+
+import parasim as ps
+from beside import beside
+
+report4, timeline = ps.time_schedule("naive", ranks=4, microbatches=2)
+report8, _ = ps.time_schedule("naive", ranks=8, microbatches=2)
+figure = ps.plots.gantt(timeline, title="naive")
+
+# %%
+# The share of time that a rank works, 1 / ranks:
+
+beside(("4 ranks", 1 / 4, 1 - report4.bubble_makespan), ("8 ranks", 1 / 8, 1 - report8.bubble_makespan))
