@@ -53,12 +53,20 @@ class Gap(NamedTuple):
     cause: int
 
 
+class Gaps(NamedTuple):
+    """The pieces of all gaps of a rank as columns: of each gap the latest first."""
+
+    start: Floats
+    end: Floats
+    cause: NDArray[np.int64]
+
+
 @dataclass(frozen=True)
 class RankTimes:
     """Seconds of one rank inside the window. `exposed` and `overlapped` are float[len(NAMES)]; compute + sum(exposed) + idle = the step.
 
     `optimizer` is the part of `compute` in phase S, `span` reaches from the first to the last op of the compute stream in the step, `last`
-    is the end of that last op.
+    is the end of that last op. `gaps` are the pieces that `exposed` (where blocked) and `idle` add up.
     """
 
     rank: int
@@ -69,6 +77,7 @@ class RankTimes:
     overlapped: Floats
     span: float
     last: float
+    gaps: Gaps
 
     @property
     def total(self) -> float:
@@ -104,7 +113,7 @@ def rank_gaps(timeline: Timeline, rank: int, window: Window | None = None) -> li
     """The gaps of the compute stream of `rank`, cut into exposed and idle pieces (for pictures and explanations)."""
     kept = int(timeline.representative[rank])
     where = window or step_window(timeline)
-    return sorted(gap for _, view in _views(timeline, kept) for gap in _gaps(view, where))
+    return sorted(Gap(*row) for _, view in _views(timeline, kept) for row in zip(*(c.tolist() for c in _gaps(view, where)), strict=True))
 
 
 @dataclass(frozen=True)
@@ -142,13 +151,9 @@ def _account(rank: int, view: _View, phases: tuple[str, ...], window: Window) ->
     running = queue[queue["kind"] == COMPUTE]
     optimizer = np.isin(running["phase"], [i for i, name in enumerate(phases) if name == OPTIMIZER])
     compute = _union(running["start"], running["end"], window)
-    exposed = np.zeros(len(NAMES))
-    idle = 0.0
-    for gap in _gaps(view, window):
-        if gap.cause == IDLE:
-            idle += gap.end - gap.start
-        else:
-            exposed[gap.cause] += gap.end - gap.start
+    gaps = _gaps(view, window)
+    blocked = np.bincount(gaps.cause, weights=gaps.end - gaps.start, minlength=IDLE + 1).astype(np.float64)  # int where there is none
+    exposed = blocked[:IDLE]
     waiting = queue[queue["kind"] != COMPUTE]
     for axis in np.unique(waiting["axis"]):
         mine = waiting[waiting["axis"] == axis]
@@ -160,53 +165,87 @@ def _account(rank: int, view: _View, phases: tuple[str, ...], window: Window) ->
         compute=_measure(compute),
         optimizer=_measure(_union(running["start"][optimizer], running["end"][optimizer], window)),
         exposed=exposed,
-        idle=idle,
+        idle=float(blocked[IDLE]),
         overlapped=_overlapped(view, compute, window),
         span=span,
         last=float(step["end"].max()) if len(step) else window.start,
+        gaps=gaps,
     )
 
 
-def _gaps(view: _View, window: Window) -> Iterator[Gap]:
+def _gaps(view: _View, window: Window) -> Gaps:
     """Pieces of the gaps of the compute stream inside the window."""
     queue = view.queue
     ended = np.maximum.accumulate(np.concatenate(([window.start], queue["end"])))
     opens = np.clip(ended, window.start, window.end)
     closes = np.clip(np.append(queue["start"], window.end), window.start, window.end)
-    low, high = np.searchsorted(view.edges["op"], view.position, "left"), np.searchsorted(view.edges["op"], view.position, "right")
-    for i in np.flatnonzero(closes > opens):
-        if i < len(queue):
-            waits = view.edges["waits_for"][low[i] : high[i]]
-            flights = _awaited(view, waits, opens[i], closes[i])
-        else:
-            flights = _in_flight(view, opens[i], closes[i])
-        yield from _attribute(flights, float(opens[i]), float(closes[i]))
+    which = np.flatnonzero(closes > opens)
+    opens, closes = opens[which], closes[which]
+    return _attributed(_awaited(view, which, opens, closes), opens, closes)
 
 
-def _awaited(view: _View, waits: NDArray[np.int64], start: float, end: float) -> list[Gap]:
-    """The transfers in `waits` and those queued before them on the same streams, where in flight between start and end."""
-    until: dict[int, int] = {}
-    for row in waits:
-        stream = int(view.stream_of[row])
-        until[stream] = max(until.get(stream, -1), int(row))
-    out = []
-    for stream, row in until.items():
-        if stream in view.others:
-            numbers, rows = view.others[stream]
-            stop = int(np.searchsorted(numbers, row, "right"))
-            out += _between(rows[:stop], start, end)
-    return out
+@dataclass(frozen=True)
+class _Flights:
+    """Transfers in flight in gaps, as columns: the gap, start and end (not clipped), axis as an index in NAMES; sorted by gap."""
+
+    gap: NDArray[np.int64]
+    start: Floats
+    end: Floats
+    cause: NDArray[np.int64]
 
 
-def _in_flight(view: _View, start: float, end: float) -> list[Gap]:
-    """Every transfer of the rank in flight between start and end."""
-    return [flight for _, rows in view.others.values() for flight in _between(rows, start, end)]
+def _awaited(view: _View, which: NDArray[np.int64], opens: Floats, closes: Floats) -> _Flights:
+    """The transfers that the ops after some gaps have edges to and those queued before them on the same streams, where in flight in the gap.
+
+    Gap `which[k]` lies before the op of that place in the queue; the one after the last op waits for every transfer of the rank.
+    """
+    low = np.searchsorted(view.edges["op"], view.position, "left")[which[which < len(view.queue)]]
+    high = np.searchsorted(view.edges["op"], view.position, "right")[which[which < len(view.queue)]]
+    gap = np.repeat(np.arange(len(low)), high - low)
+    waits = view.edges["waits_for"][np.arange(len(gap)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + np.repeat(low, high - low)]
+    stream = view.stream_of[waits]
+    parts = []
+    for s, (numbers, rows) in view.others.items():
+        until = np.full(len(which), -1, dtype=np.int64)
+        np.maximum.at(until, gap[stream == s], waits[stream == s])
+        until[len(low) :] = numbers[-1] if len(numbers) else -1
+        stop = np.minimum(np.searchsorted(numbers, until, "right"), np.searchsorted(rows["start"], closes, "left"))
+        first = np.searchsorted(rows["end"], opens, "right")
+        count = np.maximum(stop - first, 0)
+        at = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
+        parts.append((np.repeat(np.arange(len(which)), count), rows[at]))
+    gaps = np.concatenate([g for g, _ in parts]) if parts else np.zeros(0, dtype=np.int64)
+    rows = np.concatenate([r for _, r in parts]) if parts else view.queue[:0]
+    order = np.argsort(gaps, kind="stable")
+    rows = rows[order]
+    return _Flights(gaps[order], rows["start"], rows["end"], rows["axis"].astype(np.int64) % len(NAMES))
 
 
-def _between(rows: NDArray[Any], start: float, end: float) -> list[Gap]:
-    """Rows of one stream (in order, one at a time) that are in flight between start and end; `end` is not clipped."""
-    first, stop = np.searchsorted(rows["end"], start, "right"), np.searchsorted(rows["start"], end, "left")
-    return [Gap(float(r["start"]), float(r["end"]), int(r["axis"]) % len(NAMES)) for r in rows[first:stop]]
+def _attributed(flights: _Flights, opens: Floats, closes: Floats) -> Gaps:
+    """Every gap cut by its flights; those with one, which are nearly all, at once."""
+    count = np.bincount(flights.gap, minlength=len(opens))
+    first = np.cumsum(count) - count
+    none, one = np.flatnonzero(count == 0), np.flatnonzero(count == 1)
+    alone = first[one]
+    low, high = np.maximum(flights.start[alone], opens[one]), np.minimum(flights.end[alone], closes[one])
+    low, high = np.where(high > low, low, closes[one]), np.where(high > low, high, closes[one])
+    idle_one = np.full(len(one), IDLE)
+    pieces = [
+        (none, opens[none], closes[none], np.full(len(none), IDLE)),
+        (one, high, closes[one], idle_one),
+        (one, low, high, flights.cause[alone]),
+        (one, opens[one], low, idle_one),
+    ]
+    for i in np.flatnonzero(count > 1).tolist():
+        mine = slice(int(first[i]), int(first[i] + count[i]))
+        several = [Gap(*row) for row in zip(flights.start[mine].tolist(), flights.end[mine].tolist(), flights.cause[mine].tolist(), strict=True)]
+        found = list(_attribute(several, float(opens[i]), float(closes[i])))
+        starts, ends, causes = (np.array(column) for column in zip(*found, strict=True))
+        pieces.append((np.full(len(found), i), starts, ends, causes))
+    gap, start, end, cause = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    kept = np.flatnonzero(end > start)
+    kept = kept[np.argsort(gap[kept], kind="stable")]
+    return Gaps(start[kept], end[kept], cause[kept].astype(np.int64))
 
 
 def _attribute(flights: list[Gap], start: float, end: float) -> Iterator[Gap]:

@@ -11,13 +11,11 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..timeline import COMPUTE, Timeline
-from .accounting import IDLE, Window, rank_gaps
+from .accounting import IDLE, RankTimes, Window
 
 MOST = 2000  # idle pieces that are looked at, longest first
 NOTABLE = 1.01  # compute over that of the other ranks of the stage, from which a rank is called slow
@@ -49,17 +47,15 @@ class _Waits:
         return next((culprit for _, _, culprit in found), None)
 
 
-def blame(timeline: Timeline, window: Window) -> tuple[Blame, ...]:
-    """The ranks that others are idle for, the one with most rank-seconds first; empty where nobody waits."""
-    ranks = timeline.ranks
-    pieces = [(g.end - g.start, g.start, g.end, r) for r in ranks for g in rank_gaps(timeline, r, window) if g.cause == IDLE and g.end > g.start]
+def blame(timeline: Timeline, window: Window, times: Mapping[int, RankTimes]) -> tuple[Blame, ...]:
+    """The ranks that others are idle for, the one with most rank-seconds first; empty where nobody waits. `times`: of every kept rank."""
+    pieces = _idle(times)
     if not pieces:
         return ()
-    pieces.sort(reverse=True)
     waits = _waits(timeline)
     last = int(timeline.ops["rank"][np.argmax(timeline.ops["end"])])
     held: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for _, low, high, rank in pieces[:MOST]:
+    for rank, low, high in pieces:
         culprit = last if high >= window.end - NEAR else _culprit(waits, rank, low, high)
         if culprit != rank:
             held[culprit][rank] += high - low
@@ -68,35 +64,52 @@ def blame(timeline: Timeline, window: Window) -> tuple[Blame, ...]:
     return tuple(sorted(found, key=lambda b: (-b.total, b.rank)))
 
 
+def _idle(times: Mapping[int, RankTimes]) -> list[tuple[int, float, float]]:
+    """The longest idle pieces as (rank, start, end), longest first."""
+    idle = [t.gaps.cause == IDLE for t in times.values()]
+    rank = np.repeat(np.array(list(times), dtype=np.int64), [int(here.sum()) for here in idle])
+    start = np.concatenate([t.gaps.start[here] for t, here in zip(times.values(), idle, strict=True)])
+    end = np.concatenate([t.gaps.end[here] for t, here in zip(times.values(), idle, strict=True)])
+    order = np.lexsort((rank, end, start, end - start))[::-1][:MOST]
+    return list(zip(rank[order].tolist(), start[order].tolist(), end[order].tolist(), strict=True))
+
+
 def _culprit(waits: Mapping[int, _Waits], rank: int, low: float, high: float) -> int:
-    """Follow who waits for whom from `rank` to one that does not wait in [low, high]."""
+    """Follow who waits for whom from `rank` to one that does not wait in [low, high]; after DEEPEST steps, to wherever that is."""
+    path = {rank: 0}
     for _ in range(DEEPEST):
         following = waits[rank].ending(low, high) if rank in waits else None
         if following is None or following == rank:
             return rank
+        if following in path:  # ranks that wait for each other in turn: the rest of the steps go round
+            entry = path[following]
+            return list(path)[entry + (DEEPEST - entry) % (len(path) - entry)]
         rank = following
+        path[rank] = len(path)
     return rank
 
 
 def _waits(timeline: Timeline) -> dict[int, _Waits]:
     """Per kept rank its transfers that waited. Who came last is ready when the transfer starts; transfers of one start and axis met there."""
-    rows = timeline.ops[(timeline.ops["kind"] != COMPUTE) & (timeline.ops["end"] > timeline.ops["start"])]
-    late = rows["start"] - rows["ready"] <= NEAR * np.maximum(1.0, rows["start"])
-    came: dict[tuple[float, int], int] = {}
-    for row in rows[late]:
-        came.setdefault(_meeting(row), int(row["rank"]))
+    ops = timeline.ops
+    start, ready = ops["start"], ops["ready"]
+    moved = np.flatnonzero((ops["kind"] != COMPUTE) & (ops["end"] > start))
+    late = start[moved] - ready[moved] <= NEAR * np.maximum(1.0, start[moved])
+    waited, came = ops[moved[~late]], moved[late]
+    instants = np.unique(waited["start"])
+    at = np.minimum(np.searchsorted(instants, start[came]), max(len(instants) - 1, 0))
+    there = ops[came[instants[at] == start[came]]] if len(instants) else ops[:0]
+    culprits: dict[tuple[float, int], int] = {}
+    for meeting, rank in zip(zip(there["start"].tolist(), there["axis"].tolist(), strict=True), there["rank"].tolist(), strict=True):
+        culprits.setdefault(meeting, rank)
     out: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
-    for row in rows[~late]:
-        culprit = came.get(_meeting(row))
+    for rank, axis, since, begun in zip(*(waited[name].tolist() for name in ("rank", "axis", "ready", "start")), strict=True):
+        culprit = culprits.get((begun, axis))
         if culprit is not None:
-            out[int(row["rank"])].append((float(row["ready"]), float(row["start"]), culprit))
+            out[rank].append((since, begun, culprit))
     for found in out.values():
         found.sort(key=lambda row: row[1])
-    return {rank: _Waits([start for _, start, _ in found], found) for rank, found in out.items()}
-
-
-def _meeting(row: NDArray[Any]) -> tuple[float, int]:
-    return float(row["start"]), int(row["axis"])
+    return {rank: _Waits([begun for _, begun, _ in found], found) for rank, found in out.items()}
 
 
 @dataclass(frozen=True)

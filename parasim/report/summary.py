@@ -58,7 +58,7 @@ def summarize(timeline: Timeline, run: Run) -> Report:
         memory=_memory(timeline, run, by_stage),
         stages=_stages(by_stage, times, window),
         links=link_use(timeline, window),
-        blame=blame(timeline, window),
+        blame=blame(timeline, window, times),
         straggler=straggler(by_stage, {r: t.compute for r, t in times.items()}, timeline.multiplicity),
         engine=Engine(
             ranks=len(times),
