@@ -1,7 +1,7 @@
 """The numeric proof: a layout run on real processes must train to the parameters of one process on the whole batch.
 
-Deep residual MLPs are compared with plain autograd; transformers, for which every kernel is checked against autograd, with the same Program
-on one rank per replica. Each in fp64 after two Adam steps. A Program that lost one reduction must fail.
+Deep residual MLPs, and transformers whose key-value heads are copied, are compared with plain autograd; other transformers, for which every kernel
+is checked against autograd, with the same Program on one rank per replica. Each in fp64 after two Adam steps. A Program that lost one reduction must fail.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from parasim.config.plan import Plan
 from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
 from parasim.model.spec import Experts, Latent, Mlp, Transformer
+from parasim.parallel.heads import kv_copies
 from parasim.parallel.layout import Batch, Context, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
 from parasim.program.ops import Collective, Compute, Kernel, Op
 from parasim.program.workload import Program, Workload
@@ -188,6 +189,12 @@ CASES: dict[str, Case] = {
     "gpt-pp2-tp2-sp-dualpipe": Case(replace(GPT, tied=True), Degrees(tp=2, pp=2), 4, SP, "dualpipe", chunks=2),
     "llama-pp2-tp2-dualpipe-v": Case(replace(LLAMA, layers=4), Degrees(tp=2, pp=2), 4, None, "dualpipe-v", "stream", 2),
     "llama-tp2": Case(LLAMA, Degrees(tp=2)),
+    "llama-tp4-copied-kv": Case(LLAMA, Degrees(tp=4)),
+    "qwen-tp4-sp-copied-kv-recompute": Case(QWEN, Degrees(tp=4), blocks={**SP_ASYNC, **SCALED, "recompute": Recompute(("full",))}),
+    "llama-tp4-dp2-zero1-copied-kv": Case(LLAMA, Degrees(tp=4, dp=2), blocks=_data("bucketed", 1)),
+    "llama-tp4-pp2-zb-h1-copied-kv-all-gather": Case(LLAMA, Degrees(tp=4, pp=2), 4, COLUMNS, "zb-h1"),
+    "qwen-tp4-dp2-zero3-copied-kv": Case(QWEN, Degrees(tp=4, dp=2), blocks={**_data("bucketed", 3), **SP}),
+    "llama-tp4-cp2-ring-copied-kv": Case(LLAMA, Degrees(tp=4, cp=2), blocks=SP),
     "llama-pp2-tp2-sp": Case(LLAMA, Degrees(tp=2, pp=2), 4, blocks=SP),
     "llama-cp2-ring": Case(LLAMA, Degrees(cp=2)),
     "llama-cp2-all-to-all": Case(LLAMA, Degrees(cp=2), blocks=EXCHANGE),
@@ -242,6 +249,11 @@ def _reference(case: Case, timeout: float) -> dict[str, Any]:
     from parasim.executor.launch import spawn
     from parasim.executor.reference import MlpSizes, train, trained
 
+    from .autograd import trained_by_autograd
+
+    if kv_copies(case.model, case.plan().layout) > 1:
+        assert isinstance(case.model, Transformer)
+        return trained_by_autograd(case.model, case.plan().layout, STEPS)
     if isinstance(case.model, Mlp):
         model = case.model
         sizes = MlpSizes(model.layers, model.hidden, model.ffn, ROWS, case.microbatches, case.degrees.dp)
@@ -283,6 +295,10 @@ def _of_experts(op: Op) -> bool:
     return isinstance(op, Collective) and op.group == "edp" and op.op == "reduce_scatter"
 
 
+def _over(group: str, op: Op) -> bool:
+    return isinstance(op, Collective) and op.op == "all_reduce" and op.group == group and op.label.phase == "S"
+
+
 def _sum(op: Op) -> bool:
     return isinstance(op, Compute) and op.kernels[0].name == "accumulate"
 
@@ -309,6 +325,10 @@ CONTROLS: dict[str, tuple[str, Callable[[Workload], Workload]]] = {
     "dp2-zero2 without a parameter gather": ("dp2-zero2", partial(without_one, wanted=_gather)),
     "dp2-zero2 without a microbatch's sum": ("dp2-zero2", partial(without_one, wanted=_sum)),
     "dp2-zero3 with gradients of one rank": ("dp2-zero3", local_gradients),
+    "gpt-tp2-sp without the sum of the norms' gradients": ("gpt-tp2-sp", partial(without_one, wanted=partial(_over, "tp"))),
+    "llama-tp2-dp2-zero3-sp without the sum of a norm's gradient": ("llama-tp2-dp2-zero3-sp", partial(without_one, wanted=partial(_over, "tp"))),
+    "llama-tp4-copied-kv without the sum of the copies": ("llama-tp4-copied-kv", partial(without_one, wanted=partial(_over, "tp.kv"))),
+    "gpt-pp2 without the sum of the tied embedding": ("gpt-pp2", partial(without_one, wanted=partial(_over, "embedding"))),
     "dp4-zero3-hsdp without a sum of replicas": ("dp4-zero3-hsdp", partial(without_one, wanted=_replicas)),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 from ..errors import InvalidLayout, Violation
 from ..model.spec import Experts, Model, Transformer
 from ..parallel.check import HALF, batch_violation, check
+from ..parallel.heads import kv_copies
 from ..parallel.layout import FULL, Batch, Context, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
 from ..parallel.placement import split_layers
 from ..parallel.routing import shares, slots
@@ -167,6 +168,9 @@ def _assumptions(keys: RunKeys, layout: Layout, model: Model) -> Iterator[str]:
     if "recompute" not in keys.model_fields_set:
         yield "recompute omitted: none, every activation is kept"
     yield from _optimizer(keys, layout)
+    copies = kv_copies(model, layout)
+    if copies > 1 and isinstance(model, Transformer):
+        yield f"parallel.tp {degrees.tp}: each of the {model.kv_heads} key-value heads is on {copies} ranks, which sum its gradients once a step"
     if isinstance(model, Transformer) and model.experts:
         yield from _experts(keys, layout, model.experts)
 

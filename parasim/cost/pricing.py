@@ -83,17 +83,17 @@ def _none(kernel: Kernel) -> float:
 
 def _product_flops(kernel: Kernel) -> float:
     """2 r i c"""
-    rows, inner, columns = dims(kernel)
+    rows, inner, columns = dims(kernel)[:3]
     return 2.0 * rows * inner * columns
 
 
 def _product_bytes(kernel: Kernel) -> float:
     """w (r i + i c + r c), + w c with a bias, + w i c where a weight gradient accumulates"""
-    rows, inner, columns = dims(kernel)
+    rows, inner, columns, weights = (*dims(kernel), 1)[:4]
     elements = rows * inner + inner * columns + rows * columns
     if _accumulates(kernel):
         elements += inner * columns
-    elif len(kernel.reads) > 2:
+    elif len(kernel.reads) > 1 + weights:
         elements += columns
     return _width(kernel) * elements
 
@@ -101,11 +101,11 @@ def _product_bytes(kernel: Kernel) -> float:
 def _scaled_bytes(kernel: Kernel) -> float:
     """w (r i + i c) of the copies and 2 r c of the result, + 2 c with a bias; a weight gradient has w (r i + r c) + 2 i c, twice that where it
     accumulates, an input gradient w (r c + i c) + 2 r i"""
-    rows, inner, columns = dims(kernel)
+    rows, inner, columns, weights = (*dims(kernel), 1)[:4]
     sizes = {"scaled_linear": rows * columns, "scaled_linear_input_grad": rows * inner, "scaled_linear_weight_grad": inner * columns}
     result = sizes[kernel.name]
     operands = rows * inner + inner * columns + rows * columns - result
-    more = result if _accumulates(kernel) else columns if kernel.name == "scaled_linear" and len(kernel.reads) > 4 else 0
+    more = result if _accumulates(kernel) else columns if kernel.name == "scaled_linear" and len(kernel.reads) > 2 + 2 * weights else 0
     return _width(kernel) * operands + WIDE * (result + more)
 
 

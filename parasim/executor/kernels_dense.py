@@ -17,25 +17,37 @@ NORM_EPSILON = 1e-5
 DROPOUT = 0.1  # rate, the same for every run
 
 
-def linear(_: Context, __: Kernel, t: Tensors) -> Tensors:
+def weights(kernel: Kernel) -> int:
+    """How many matrices lie side by side in a product."""
+    return int(kernel.dims[3]) if len(kernel.dims) > 3 else 1
+
+
+def apart(context: Context, kernel: Kernel, t: Tensors, whole: Tensor) -> Tensors:
+    """Columns of `whole`, each written buffer's share of them, added to what is there."""
+    parts = torch.split(whole, [context.local_shape(r.name)[-1] for r in kernel.writes], dim=-1)
+    return tuple(context.accumulate(kernel, t, i, part) for i, part in enumerate(parts))
+
+
+def linear(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """y = x w (+ b)."""
-    y = t[0] @ t[1]
-    return (y + t[2] if len(t) > 2 else y,)
+    behind = 1 + weights(kernel)
+    y = t[0] @ torch.cat(t[1:behind], 1)
+    return (y + torch.cat(t[behind:]) if len(t) > behind else y,)
 
 
 def linear_input_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
     """dx = dy w^T."""
-    return (t[0] @ t[1].T,)
+    return (t[0] @ torch.cat(t[1:], 1).T,)
 
 
 def linear_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """gw (+)= x^T dy."""
-    return (context.accumulate(kernel, t, 0, t[0].T @ t[1]),)
+    return apart(context, kernel, t, t[0].T @ t[1])
 
 
 def bias_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """gb (+)= column sums of dy."""
-    return (context.accumulate(kernel, t, 0, t[0].sum(0)),)
+    return apart(context, kernel, t, t[0].sum(0))
 
 
 def head(_: Context, __: Kernel, t: Tensors) -> Tensors:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..program.ops import Kernel
 from .context import TORCH_DTYPES, Context
+from .kernels_dense import apart, weights
 
 Tensors = tuple[Tensor, ...]
 FP8 = torch.float8_e4m3fn
@@ -26,21 +27,27 @@ def _wide(copy: Tensor, scale: Tensor) -> Tensor:
     return copy.to(scale.dtype) * scale
 
 
+def _beside(copies: Tensors) -> Tensor:
+    """The matrices of (copy, scale, copy, scale, ...) side by side."""
+    return torch.cat([_wide(*copies[i : i + 2]) for i in range(0, len(copies), 2)], 1)
+
+
 def _result(context: Context, kernel: Kernel, y: Tensor) -> Tensor:
     return y.to(TORCH_DTYPES[context.buffers[kernel.writes[0].name].dtype])
 
 
 def scaled_linear(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """y = x w (+ b)."""
-    y = _wide(t[0], t[1]) @ _wide(t[2], t[3])
-    return (_result(context, kernel, y + t[4] if len(t) > 4 else y),)
+    behind = 2 + 2 * weights(kernel)
+    y = _wide(t[0], t[1]) @ _beside(t[2:behind])
+    return (_result(context, kernel, y + torch.cat(t[behind:]) if len(t) > behind else y),)
 
 
 def scaled_linear_input_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """dx = dy w^T."""
-    return (_result(context, kernel, _wide(t[0], t[1]) @ _wide(t[2], t[3]).T),)
+    return (_result(context, kernel, _wide(t[0], t[1]) @ _beside(t[2:]).T),)
 
 
 def scaled_linear_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """gw (+)= x^T dy."""
-    return (context.accumulate(kernel, t, 0, _wide(t[0], t[1]).T @ _wide(t[2], t[3])),)
+    return apart(context, kernel, t, _wide(t[0], t[1]).T @ _wide(t[2], t[3]))

@@ -11,11 +11,12 @@ from ..collecting import uncollected
 from ..config.plan import Plan
 from ..errors import InvalidProgram
 from ..model.spec import Transformer
+from ..parallel.heads import copies_groups, head_coordinate, kv_copies
 from ..parallel.mesh import Mesh
 from ..parallel.placement import orders_of, placement_of, stage_bounds
 from ..parallel.routing import loads
 from ..program.checks import verify
-from ..program.workload import ZIGZAG, IntArray, Workload
+from ..program.workload import KV_COPIES, KV_HEAD, ZIGZAG, IntArray, Workload
 from .compute import compute
 from .context import NEXT, PREVIOUS, context
 from .dims import dims
@@ -80,6 +81,8 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
     sparse = plan.model.experts if isinstance(plan.model, Transformer) else None
     groups |= {name: table for name, table in mesh.experts.items() if table.shape[1] > 1} if sparse and layout.degrees.ep > 1 else {}
     groups |= shared_groups(mesh, homes)
+    copies = kv_copies(plan.model, layout)
+    groups |= {KV_COPIES: copies_groups(mesh, copies)} if copies > 1 else {}
     hops = {b - a for home in homes for a, b in pairwise(home)} - {0}
     peers = {f"pp{offset:+d}": mesh.peer("pp", offset) for offset in sorted({*hops, *(-h for h in hops)})}
     ring = layout.degrees.cp > 1 and layout.context.style == "ring"
@@ -92,6 +95,7 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
         coordinates={
             **mesh.coordinates,
             **({"ep": mesh.expert_coordinate} if sparse else {}),
+            **({KV_HEAD: head_coordinate(mesh, copies)} if copies > 1 else {}),
             **({ZIGZAG: mesh.coordinates["cp"]} if ring else {}),
         },
         loads=loads(layout, sparse) if sparse else {},

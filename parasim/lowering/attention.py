@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..program.ops import DType, Op, Ref
+from ..program.workload import KV_COPIES
 from .draft import grad
 
 if TYPE_CHECKING:
@@ -19,7 +20,10 @@ def packed_qkv(writer: TransformerWriter, n: int, x: Ref, dx: Ref) -> tuple[Ref,
     which writes `dx`."""
     d, m, p = writer.draft, writer.model, f"L{n}"
     qkv = d.activation(f"{p}.qkv.out", (writer.rows, m.qkv), cut=1)
-    backward = writer.linear(n, f"{p}.qkv", x, qkv, dx, (writer.h, m.qkv), "column", m.biased("qkv"))
+    if writer.copies > 1:
+        backward = _with_copies(writer, n, x, qkv, dx)
+    else:
+        backward = writer.linear(n, f"{p}.qkv", x, qkv, dx, (writer.h, m.qkv), "column", m.biased("qkv"))
     if m.qk_norm != "none":
         qkv, norm_back = _qk_norm(writer, n, qkv)
         backward = norm_back + backward
@@ -29,6 +33,19 @@ def packed_qkv(writer: TransformerWriter, n: int, x: Ref, dx: Ref) -> tuple[Ref,
         backward = [writer.op("I", n, "rotary_grad", (grad(rotated),), (grad(qkv),), _dims(writer)), *backward]
         qkv = rotated
     return qkv, backward
+
+
+def _with_copies(writer: TransformerWriter, n: int, x: Ref, qkv: Ref, dx: Ref) -> list[Op]:
+    """The product whose key-value columns several ranks hold: parameters of their own beside those of the queries, and a rank sees the gradients of
+    its query heads only, so those of the copies are summed, once, like the rest of what is replicated."""
+    d, m, p = writer.draft, writer.model, f"L{n}"
+    widths = {"q": m.heads * m.head_dim, "kv": 2 * m.kv_heads // writer.copies * m.head_dim}
+    weights = tuple(d.parameter(f"{p}.{name}.weight", (writer.h, width), cut=1) for name, width in widths.items())
+    biases = tuple(d.parameter(f"{p}.{name}.bias", (width,), cut=0) for name, width in widths.items() if m.biased("qkv"))
+    for copied in (weights[1], *biases[1:]):
+        d.copied |= {copied.name, grad(copied).name}
+        d.shared[copied.name] = KV_COPIES
+    return writer.product(n, x, qkv, dx, weights, biases, "column")
 
 
 def _qk_norm(writer: TransformerWriter, n: int, qkv: Ref) -> tuple[Ref, list[Op]]:

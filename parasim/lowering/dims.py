@@ -14,17 +14,22 @@ Dims = tuple[int | float | str, ...]
 Shape = Callable[[Ref], tuple[Any, ...]]  # entries are integers, or names of load tables where routing decides
 
 
-def _linear(k: Kernel, s: Shape) -> Dims:
-    return (s(k.reads[0])[0], *s(k.reads[1]))
+def _product(first: int, step: int = 1) -> Callable[[Kernel, Shape], Dims]:
+    """A product with weights side by side, as many as its one dim says (none: 1): every `step`-th of the reads from `first` on."""
 
+    def dims(k: Kernel, s: Shape) -> Dims:
+        weights = int(k.dims[0]) if k.dims else 1
+        return _beside(k, s, k.reads[first : first + step * weights : step])
 
-def _linear_input_grad(k: Kernel, s: Shape) -> Dims:
-    inner, columns = s(k.reads[1])
-    return s(k.reads[0])[0], inner, columns
+    return dims
 
 
 def _linear_weight_grad(k: Kernel, s: Shape) -> Dims:
-    return (s(k.reads[0])[0], *s(k.writes[0]))
+    return _beside(k, s, k.writes)
+
+
+def _beside(k: Kernel, s: Shape, weights: tuple[Ref, ...]) -> Dims:
+    return (s(k.reads[0])[0], s(weights[0])[0], sum(s(w)[1] for w in weights), *k.dims)
 
 
 def _head(k: Kernel, s: Shape) -> Dims:
@@ -103,12 +108,12 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
     {
         "sample": lambda k, s: (prod(s(k.writes[0])), k.dims[0]) if k.dims else s(k.writes[0]),
         "delay": lambda k, s: k.dims,
-        "linear": _linear,
-        "linear_input_grad": _linear_input_grad,
+        "linear": _product(1),
+        "linear_input_grad": _product(1),
         "linear_weight_grad": _linear_weight_grad,
         "cast": lambda k, s: (prod(s(k.writes[0])),),
-        "scaled_linear": lambda k, s: (s(k.reads[0])[0], *s(k.reads[2])),
-        "scaled_linear_input_grad": lambda k, s: (s(k.reads[0])[0], *s(k.reads[2])),
+        "scaled_linear": _product(2, 2),
+        "scaled_linear_input_grad": _product(2, 2),
         "scaled_linear_weight_grad": _linear_weight_grad,
         "bias_grad": _read,
         "head": _head,

@@ -37,7 +37,8 @@ class Draft:
     `ranks_of_stage` gives the pipeline rank of every stage, for the first microbatch where that depends on it (`rank_of` tells). `paired` are
     the (stage, microbatch) of backwards that overlap with the forward before them; `route` places the messages of all ranks.
     `columns` names the buffers that tensor parallelism cuts and along which dim;
-    `rows` the hidden-wide activations that sequence parallelism cuts along dim 0; `shared` the gradients that need one more sum, by group,
+    `rows` the hidden-wide activations that sequence parallelism cuts along dim 0; `copied` those of `columns` that it cuts by key-value heads, of which
+    several ranks hold copies; `shared` the gradients that need one more sum, by group,
     before the data-parallel reduction; `experts` the parameters that are spread over ep and reduced among the ranks with the same experts;
     `shards`, under ZeRO-3, for every parameter its flat shard, the parameters that are gathered with it and the group of one more sum that they need.
     """
@@ -55,6 +56,7 @@ class Draft:
     columns: dict[str, int] = field(default_factory=dict)
     rows: set[str] = field(default_factory=set)
     shared: dict[str, str] = field(default_factory=dict)
+    copied: set[str] = field(default_factory=set)
     shards: dict[str, tuple[Ref, tuple[Ref, ...], str]] = field(default_factory=dict)
     experts: set[str] = field(default_factory=set)
     paired: set[tuple[int, int]] = field(default_factory=set)

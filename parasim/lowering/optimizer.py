@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..model.spec import Fixed
 from ..program.ops import COMPUTE, Compute, DType, Kernel, Label, Op, Ref
+from ..program.workload import KV_COPIES
 from .draft import MIRROR, Draft, collective
 from .shards import GATHER, STEP, Bucket, elements, flat_shard, shared_out, sharing, stage, step_op, stream
 
@@ -68,7 +69,7 @@ def _sharded_update(draft: Draft, bucket: Bucket) -> list[Op]:
 
 def shared_axis(group: str) -> str:
     """The axis that the time of an extra sum counts for."""
-    return group if group == "tp" else "pp"
+    return "tp" if group in ("tp", KV_COPIES) else "pp"
 
 
 def _adam(draft: Draft, g: Ref, p: Ref, m: Ref, v: Ref, low: Ref | None) -> Compute:

@@ -13,7 +13,6 @@ from ..program.ops import COMPUTE, Compute, DType, Kernel, Label, Op, Ref
 from ..program.workload import Call
 from .draft import Draft
 
-OPERANDS = 2  # the first two reads of these kernels are what they multiply
 SCALED = {"linear": "scaled_linear", "linear_input_grad": "scaled_linear_input_grad", "linear_weight_grad": "scaled_linear_weight_grad"}
 CASTS = "Q"  # body of a stage's casts of weights
 
@@ -48,14 +47,15 @@ def _body(draft: Draft, dtype: DType, stage: int, body: list[Op], copies: set[Re
         kernel = op.kernels[0] if isinstance(op, Compute) else None
         if kernel is not None and kernel.name in SCALED:
             assert isinstance(op, Compute)
-            for source in kernel.reads[:OPERANDS]:
+            multiplied = 2 if kernel.name == "linear_weight_grad" else 1 + (int(kernel.dims[0]) if kernel.dims else 1)
+            for source in kernel.reads[:multiplied]:
                 if source not in copies and not _persistent(draft, source):
                     out.append(_cast(draft, dtype, op.label, source))
                     copies.add(source)
                 elif _persistent(draft, source) and _copy(source)[0].name not in draft.buffers:
                     draft.bodies[f"{CASTS}{stage}"].append(_cast(draft, dtype, Label("F", stage, -1, op.label.layer), source))
-            operands = tuple(r for source in kernel.reads[:OPERANDS] for r in _copy(source))
-            op = replace(op, kernels=(replace(kernel, name=SCALED[kernel.name], reads=(*operands, *kernel.reads[OPERANDS:]), dtype=dtype),))
+            operands = tuple(r for source in kernel.reads[:multiplied] for r in _copy(source))
+            op = replace(op, kernels=(replace(kernel, name=SCALED[kernel.name], reads=(*operands, *kernel.reads[multiplied:]), dtype=dtype),))
         out.append(op)
         copies.difference_update(op.writes)
     return out

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..parallel.heads import kv_copies
 from ..program.ops import COMPUTE, Collective, Compute, Kernel, Label, Op, Ref
+from ..program.workload import KV_HEAD
 from .draft import Draft, collective
 
 AXIS = "tp"
@@ -40,11 +42,12 @@ def tensor(draft: Draft) -> None:
     rewrite = _gather_outputs if how.style == "all-gather" else _rewrite
     if how.style == "all-gather":
         _recut_rows(draft)
+    copies = kv_copies(draft.plan.model, draft.layout)
     for name, dim in draft.columns.items():
-        _cut(draft, name, dim, degree)
+        _cut(draft, name, dim, *((degree // copies, KV_HEAD) if name in draft.copied else (degree, AXIS)))
     if how.sequence_parallel:
         for name in sorted(draft.rows):
-            _cut(draft, name, 0, degree)
+            _cut(draft, name, 0, degree, AXIS)
     for key, body in draft.bodies.items():
         draft.bodies[key] = list(rewrite(draft, body))
 
@@ -56,10 +59,10 @@ def _recut_rows(draft: Draft) -> None:
             draft.columns |= dict.fromkeys((kernel.reads[1].name, f"{kernel.reads[1].name}.grad"), 1)
 
 
-def _cut(draft: Draft, name: str, dim: int, degree: int) -> None:
+def _cut(draft: Draft, name: str, dim: int, degree: int, axis: str) -> None:
     buffer = draft.buffers[name]
     shape = (*buffer.shape[:dim], int(buffer.shape[dim]) // degree, *buffer.shape[dim + 1 :])
-    draft.buffers[name] = replace(buffer, shape=shape, shard=(*buffer.shard, (dim, AXIS)))
+    draft.buffers[name] = replace(buffer, shape=shape, shard=(*buffer.shard, (dim, axis)))
 
 
 def _rewrite(draft: Draft, body: list[Op]) -> Iterator[Op]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..model.spec import Transformer
+from ..parallel.heads import kv_copies
 from ..program.ops import Compute, DType, Label, Op, Ref
 from .attention import attention_core, packed_qkv, statistics
 from .context import sequence_cut
@@ -26,7 +27,9 @@ class TransformerWriter:
     """Writes the forward and backward ops of one stage; `rows` = tokens of a microbatch on one rank of cp."""
 
     def __init__(self, draft: Draft, model: Transformer, stage: Stage) -> None:
-        self.draft, self.model, self.stage = draft, model, stage
+        self.copies = kv_copies(model, draft.layout)
+        self.draft, self.stage = draft, stage
+        self.model = replace(model, kv_heads=model.kv_heads * self.copies)  # as many as tensor parallelism sees: copies count
         batch = draft.layout.batch
         self.batch, self.sequence = batch.micro, batch.sequence // draft.layout.degrees.cp
         self.rows, self.h = self.batch * self.sequence, model.hidden
@@ -90,19 +93,20 @@ class TransformerWriter:
         `role` is how tensor parallelism cuts it: by column, by row, or not at all (whole), where every rank works on its own rows.
         """
         weight = self.draft.parameter(f"{prefix}.weight", shape, cut={"column": 1, "row": 0}.get(role))
-        if role == "whole":
-            self.share((weight,))
-        bias: tuple[Ref, ...] = ()
-        if biased:
-            bias = (self.draft.parameter(f"{prefix}.bias", (shape[1],), cut=0 if role == "column" else None),)
-            if role == "row":
-                self.share(bias)
-        self.add_forward(layer, "linear", (x, weight, *(bias if role == "column" else ())), (out,), role=role)
+        bias = (self.draft.parameter(f"{prefix}.bias", (shape[1],), cut=0 if role == "column" else None),) if biased else ()
+        self.share(((weight,) if role == "whole" else ()) + (bias if role == "row" else ()))
+        return self.product(layer, x, out, dx, (weight,), bias, role)
+
+    def product(self, layer: int, x: Ref, out: Ref, dx: Ref, weights: tuple[Ref, ...], biases: tuple[Ref, ...], role: str) -> list[Op]:
+        """The kernels of a linear layer whose `weights` (and `biases`) lie side by side, as one product."""
+        dims = (len(weights),) if len(weights) > 1 else ()
+        self.add_forward(layer, "linear", (x, *weights, *(biases if role == "column" else ())), (out,), dims, role)
+        grads, more = tuple(map(grad, weights)), tuple(map(grad, biases))
         ops: list[Op] = [
-            self.op("I", layer, "linear_input_grad", (grad(out), weight), (dx,), role=role),
-            self.op("W", layer, "linear_weight_grad", (x, grad(out), grad(weight)), (grad(weight),), role=role),
+            self.op("I", layer, "linear_input_grad", (grad(out), *weights), (dx,), dims, role),
+            self.op("W", layer, "linear_weight_grad", (x, grad(out), *grads), grads, dims, role),
         ]
-        return ops + [self.op("W", layer, "bias_grad", (grad(out), grad(b)), (grad(b),)) for b in bias]
+        return ops + ([self.op("W", layer, "bias_grad", (grad(out), *more), more)] if more else [])
 
     def residual(self, layer: int, a: Ref, b: Ref, out: Ref, prefix: str, backward: list[Op], biased: bool) -> list[Op]:
         """out = a + b (+ bias), the branch b dropped out of if asked; returns `backward`, of what made b, reading its gradient."""

@@ -72,10 +72,11 @@ def _tensor(model: Model, layout: Layout) -> Iterator[Violation]:
 
 
 def _vocabulary(model: Transformer, tp: int) -> Iterator[Violation]:
-    """Key-value heads are not copied and the vocabulary is not padded (Megatron-LM pads it to a multiple of 128 tp)."""
-    if model.kv_heads % tp:
-        more = ", and copies of key-value heads are not supported yet" if tp > model.kv_heads else ""
-        yield Violation("parallel.tp", str(tp), f"must divide model.kv_heads={model.kv_heads}{more}", legal(divisors(model.kv_heads), tp))
+    """Key-value heads are cut, or copied, and the vocabulary is not padded (Megatron-LM pads it to a multiple of 128 tp)."""
+    kv = model.heads if model.latent else model.kv_heads
+    if kv % tp and tp % kv:
+        fit = [t for t in divisors(model.heads) if kv % t == 0 or t % kv == 0]
+        yield Violation("parallel.tp", str(tp), f"must divide model.kv_heads={kv}, or be a multiple of them (which are copied then)", legal(fit, tp))
     if model.vocab % tp:
         padded = -(-model.vocab // (128 * tp)) * 128 * tp
         way = f"pad it to model.vocab={padded} (a multiple of 128 x tp, as Megatron-LM does)"
@@ -99,8 +100,8 @@ def _context(model: Model, layout: Layout) -> Iterator[Violation]:
         return
     if sequence % cp:
         yield Violation("parallel.cp", str(cp), f"must divide batch.sequence={sequence}", legal(divisors(sequence), cp))
-    heads = (model.heads if model.latent else model.kv_heads) // layout.degrees.tp
-    if heads and heads % cp:
+    heads = max(1, (model.heads if model.latent else model.kv_heads) // layout.degrees.tp)
+    if heads % cp:
         rule = f"must divide the {heads} key-value heads of a rank (model.kv_heads / tp), which context.style=all-to-all exchanges"
         yield Violation("parallel.cp", str(cp), rule, f"{legal(divisors(heads), cp)}, or context.style=ring")
 

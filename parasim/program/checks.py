@@ -19,7 +19,8 @@ from .digest import check_names
 from .edges import Resolved
 from .names import lost_rows, unresolved
 from .ops import P2P, Collective, Compute, Op, Ref
-from .sums import EXPERTS, MIRROR, WHOLE, gradient_violations
+from .partial import MIRROR, over_pipeline
+from .sums import EXPERTS, WHOLE, gradient_violations
 from .workload import Program, Workload
 
 
@@ -242,8 +243,9 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
         except InvalidProgram as e:
             found.append(Violation(f"class {c}", "program", str(e)))
     named = {c: rank for c, rank in first.items() if c in resolved or _named(workload.programs[c])}
+    shared = over_pipeline(workload)
     for c in named:
-        found += gradient_violations(c, workload.programs[c], replicated) + _unread_shards(c, workload.programs[c])
+        found += gradient_violations(c, workload.programs[c], replicated, shared.get(c, frozenset())) + _unread_shards(c, workload.programs[c])
     if len(named) == len(first):
         found += _channels(workload, first) + _collectives(workload, first)
     if len(resolved) == len(first):

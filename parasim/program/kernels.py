@@ -28,16 +28,20 @@ KERNELS: dict[str, KernelSpec] = {
     # data and studies
     "sample": _spec("rows width", "", "x", "draw one microbatch; role input or target; width is the vocabulary when x holds integers"),
     "delay": _spec("seconds", "any*", "any*", "takes the given seconds; written values carry no meaning"),
-    # linear algebra; linear has y = x w (+ b), x (rows, inner), w (inner, columns)
-    "linear": _spec("rows inner columns", "x w b?", "y", "y = x w (+ b)"),
-    "linear_input_grad": _spec("rows inner columns", "dy w", "dx", "dx = dy w^T"),
-    "linear_weight_grad": _spec("rows inner columns", "x dy gw?", "gw", "gw (+)= x^T dy"),
-    "bias_grad": _spec("rows columns", "dy gb?", "gb", "gb (+)= column sums of dy"),
+    # linear algebra; linear has y = x w (+ b), x (rows, inner), w (inner, columns); `weights` of them side by side (1 unless said) are one product
+    "linear": _spec("rows inner columns weights?", "x w* b*", "y", "y = x w (+ b)"),
+    "linear_input_grad": _spec("rows inner columns weights?", "dy w*", "dx", "dx = dy w^T"),
+    "linear_weight_grad": _spec("rows inner columns weights?", "x dy gw*", "gw*", "gw (+)= x^T dy"),
+    "bias_grad": _spec("rows columns", "dy gb*", "gb*", "gb (+)= column sums of dy"),
     # the same on scaled copies: what is multiplied is operand x scale
     "cast": _spec("elements", "x", "y scale", "y = x / scale in the dtype of y; scale (1,) = max |x| / the largest fp8 number, 1 for wider dtypes"),
-    "scaled_linear": _spec("rows inner columns", "x x_scale w w_scale b?", "y", "as linear"),
-    "scaled_linear_input_grad": _spec("rows inner columns", "dy dy_scale w w_scale", "dx", "as linear_input_grad"),
-    "scaled_linear_weight_grad": _spec("rows inner columns", "x x_scale dy dy_scale gw?", "gw", "as linear_weight_grad"),
+    "scaled_linear": _spec(
+        "rows inner columns weights?", "x x_scale w w_scale b*", "y", "as linear; further weights, each with its scale, stand before the biases"
+    ),
+    "scaled_linear_input_grad": _spec(
+        "rows inner columns weights?", "dy dy_scale w w_scale more*", "dx", "as linear_input_grad; further weights with their scales"
+    ),
+    "scaled_linear_weight_grad": _spec("rows inner columns weights?", "x x_scale dy dy_scale gw*", "gw*", "as linear_weight_grad"),
     # a language-model head whose weight is stored (columns, inner), like the embedding it may be tied to
     "head": _spec("rows inner columns", "x w", "y", "y = x w^T"),
     "head_input_grad": _spec("rows inner columns", "dy w", "dx", "dx = dy w"),

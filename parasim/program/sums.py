@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..errors import Violation
 from .ops import Collective, Compute, Op, Ref
+from .partial import MIRROR, sums_due
 from .text import describe
 from .workload import Call, Program
 
@@ -19,14 +20,13 @@ WHOLE, PART, REPLICAS = (
     "dp.shard",
     "dp.replica",
 )  # groups: all replicas (the first that there is); those that share, and those that hold the same share
-MIRROR = "pp.mirror"  # the two pipeline ranks that hold the same stages for different microbatches
 EXPERTS = "edp"  # the replicas of experts that are spread over ep
 Touch = tuple[Op, tuple[Ref, ...], tuple[Ref, ...], bool]  # op, reads, writes (of one kernel or collective), is it a kernel
 
 
-def wrong_sums(program: Program, replicated: Collection[str]) -> list[tuple[str, str]]:
-    """(op or buffer, what is wrong). `replicated`: the groups over which gradients are summed."""
-    walk = _Walk(program, replicated)
+def wrong_sums(program: Program, replicated: Collection[str], shared: frozenset[str] = frozenset()) -> list[tuple[str, str]]:
+    """(op or buffer, what is wrong). `replicated`: the groups over which gradients are summed; `shared`: those that another pipeline rank has a part of."""
+    walk = _Walk(program, replicated, shared)
     for call in program.calls:
         walk.call(call)
     return walk.end()
@@ -42,7 +42,7 @@ class _Sum:
 
 
 class _Walk:
-    def __init__(self, program: Program, replicated: Collection[str]) -> None:
+    def __init__(self, program: Program, replicated: Collection[str], shared: frozenset[str]) -> None:
         self.program, self.replicated = program, replicated
         self.whole = next((g for g in WHOLE if g in replicated), WHOLE[-1])
         buffers = program.buffers
@@ -63,7 +63,8 @@ class _Walk:
         self.expected = self._accumulations()
         self.done: Counter[tuple[str, int]] = Counter()
         self.reduced: Counter[tuple[str, int]] = Counter()
-        self.mirrors: Counter[tuple[str, int]] = Counter()
+        self.further = sums_due(program, self.total, shared, MIRROR in replicated)
+        self.taken: Counter[tuple[str, int, str]] = Counter()  # sums over further groups, by gradient, step and group
         self.sums: dict[tuple[str, int], _Sum] = {}
         self.stale: dict[str, str] = {}
         self.found: list[tuple[str, str]] = []
@@ -124,7 +125,8 @@ class _Walk:
     def _read_total(self, call: Call, op: Op, name: str) -> None:
         key = (name, call.step)
         self.reduced[key] += isinstance(op, Collective) and op.group in ((EXPERTS,) if self._group(name) == EXPERTS else (self.whole, PART))
-        self.mirrors[key] += isinstance(op, Collective) and op.group == MIRROR
+        if isinstance(op, Collective):
+            self.taken[name, call.step, op.group] += 1
         done = self._done(*key)
         if done != self.expected[key]:
             self.found.append((describe(op, call.microbatches), f"reads {name} after {done} of {self.expected[key]} accumulations"))
@@ -168,8 +170,8 @@ class _Walk:
         due = [k for k in self.expected if not self.program.buffers[k[0]].of and self._group(k[0]) in self.replicated]
         once = sorted(k for k in due if self.reduced[k] != 1)
         self.found += [(name, f"is reduced over {self._group(name)} {self.reduced[name, step]} times in step {step}, due once") for name, step in once]
-        alone = sorted(k for k in self.expected if MIRROR in self.replicated and self.mirrors[k] != 1)
-        self.found += [(name, f"is reduced over {MIRROR} {self.mirrors[name, step]} times in step {step}, due once") for name, step in alone]
+        alone = sorted((*k, group) for k in self.expected for group in self.further.get(k[0], ()) if self.taken[*k, group] != 1)
+        self.found += [(name, f"is reduced over {group} {self.taken[name, step, group]} times in step {step}, due once") for name, step, group in alone]
         for key in list(self.sums):
             self._close(key)
         kept = [(p, shard) for p, shard in self.stale.items() if self.program.buffers[p].persistent]
@@ -183,6 +185,6 @@ def _touches(op: Op) -> list[Touch]:
     return [(op, op.reads, op.writes, False)]
 
 
-def gradient_violations(c: int, program: Program, replicated: Collection[str]) -> list[Violation]:
+def gradient_violations(c: int, program: Program, replicated: Collection[str], shared: frozenset[str] = frozenset()) -> list[Violation]:
     """`wrong_sums` of class `c`."""
-    return [Violation(f"class {c}", what, text) for what, text in dict.fromkeys(wrong_sums(program, replicated))]
+    return [Violation(f"class {c}", what, text) for what, text in dict.fromkeys(wrong_sums(program, replicated, shared))]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 IntArray = NDArray[np.int64]
 ZIGZAG = "cp.zigzag"  # the coordinate along cp of ranks that hold chunks r and 2 cp - 1 - r of 2 cp chunks
+KV_COPIES, KV_HEAD = "tp.kv", "tp.head"  # the group of ranks along tp that hold copies of one key-value head; the coordinate: which one
 LOAD_AXIS = "ep"  # the coordinate that rows of routing depend on
 
 

@@ -54,6 +54,20 @@ def test_linear_with_bias_and_derivatives():
     close(call("bias_grad", (5, 4), {"dy": dy}, {"gb": (4,)}), gb)
 
 
+def test_weights_side_by_side_are_one_product():
+    x, w, v, dy = normal(5, 3), normal(3, 4, seed=1), normal(3, 2, seed=2), normal(5, 6, seed=3)
+    b, c = normal(4, seed=4), normal(2, seed=5)
+    whole = torch.cat((w, v), 1)
+    close(call("linear", (5, 3, 6, 2), {"x": x, "w": w, "v": v}, {"y": (5, 6)}), x @ whole)
+    close(call("linear", (5, 3, 6, 2), {"x": x, "w": w, "v": v, "b": b, "c": c}, {"y": (5, 6)}), x @ whole + torch.cat((b, c)))
+    close(call("linear_input_grad", (5, 3, 6, 2), {"dy": dy, "w": w, "v": v}, {"dx": (5, 3)}), dy @ whole.T)
+    gw, gv = call("linear_weight_grad", (5, 3, 6, 2), {"x": x, "dy": dy, "gw": w}, {"gw": (3, 4), "gv": (3, 2)}, accumulate=["gw"])
+    close(gw, w + x.T @ dy[:, :4])
+    close(gv, x.T @ dy[:, 4:])
+    gb, gc = call("bias_grad", (5, 6), {"dy": dy}, {"gb": (4,), "gc": (2,)})
+    close(torch.cat((gb, gc)), dy.sum(0))
+
+
 def scaled(name, dims, operands, writes, dtype="fp8", more=None):
     """Cast the operands, then run a kernel on the copies."""
     buffers = {n: Buffer(n, tuple(t.shape), "fp64", "activations") for n, t in {**operands, **(more or {})}.items()}
