@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +53,7 @@ def simulate_run(run: Run, *, fold: bool = True) -> Result:
     began = time.perf_counter()
     workload = lower(run.plan)
     timeline = simulate(workload, run.cluster, run.profile, fold=fold)
-    timed = replace(timeline, meta={**timeline.meta, "wall_s": time.perf_counter() - began})
-    return Result(run, workload, timeline, summarize(timed, run))
+    return Result(run, workload, timeline, summarize(timeline.with_meta(wall_s=time.perf_counter() - began), run))
 
 
 def require_fit(result: Result) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from .program.edges import Resolved
 from .program.ops import CATEGORIES, Compute, Op
 from .program.workload import buffer_bytes
-from .timeline import Timeline
+from .timeline import MEMORY, NO_BIRTHS, Births, Timeline
 
 Floats = NDArray[np.float64]
 _NUMBER = re.compile(r"\d+")
@@ -59,60 +59,65 @@ def memory_curve(timeline: Timeline, rank: int) -> MemoryCurve:
 
     Resident bytes are the first row, at time 0 (or the first event, if that is earlier).
     """
-    return _curve(ordered_memory(timeline, rank), int(timeline.representative[rank]))
+    return _curve(_of(timeline, rank), int(timeline.representative[rank]))
 
 
 def ordered_memory(timeline: Timeline, rank: int) -> NDArray[Any]:
     """Rows of `memory` of `rank` (or of the representative that stands for it) on the accelerator, in order of time, deaths first at equal times."""
-    return _ordered(timeline.memory[timeline.memory["rank"] == timeline.representative[rank]])
+    part = timeline.part(rank)
+    return np.zeros(0, dtype=MEMORY) if part is None else np.asarray(part.memory()[_order(part.births())])
 
 
 def memory_peak(timeline: Timeline, rank: int, top: int = 8) -> MemoryPeak:
     """The exact peak of `rank`, what it consists of and the `top` largest buffers alive then (same names summed)."""
-    return _peak(ordered_memory(timeline, rank), int(timeline.representative[rank]), timeline.buffers, top)
+    return _peak(_of(timeline, rank), int(timeline.representative[rank]), timeline.buffers, top)
 
 
 def memory_peaks(timeline: Timeline, top: int = 8) -> dict[int, MemoryPeak]:
     """The peak of every kept rank."""
-    rows, ranks = timeline.memory, timeline.ranks
-    if (rows["rank"][1:] < rows["rank"][:-1]).any():
-        rows = rows[np.argsort(rows["rank"], kind="stable")]
-    low, high = np.searchsorted(rows["rank"], ranks, "left"), np.searchsorted(rows["rank"], ranks, "right")
-    return {r: _peak(_ordered(rows[a:b]), r, timeline.buffers, top) for r, a, b in zip(ranks, low, high, strict=True)}
+    return {part.rank: _peak(_ordered(part.births()), part.rank, timeline.buffers, top) for part in timeline.parts}
 
 
-def _ordered(rows: NDArray[Any]) -> NDArray[Any]:
+def _of(timeline: Timeline, rank: int) -> Births:
+    part = timeline.part(rank)
+    return NO_BIRTHS if part is None else _ordered(part.births())
+
+
+def _order(births: Births) -> NDArray[np.int64]:
     """Births and deaths on the accelerator, in order of time, deaths first at equal times."""
-    category, death = rows["category"], rows["delta"] <= 0
-    counted = (category >= 0) & (category < len(CATEGORIES))
+    death = births.delta <= 0
+    counted = (births.category >= 0) & (births.category < len(CATEGORIES))
     order = np.concatenate([np.flatnonzero(counted & death), np.flatnonzero(counted & ~death)])
-    return np.asarray(rows[order[np.argsort(rows["time"][order], kind="stable")]])
+    return np.asarray(order[np.argsort(births.time[order], kind="stable")])
 
 
-def _instants(rows: NDArray[Any]) -> NDArray[np.int64]:
+def _ordered(births: Births) -> Births:
+    return births.at(_order(births))
+
+
+def _instants(time: Floats) -> NDArray[np.int64]:
     """Index of the last row of each distinct time."""
-    time = rows["time"]
-    return np.flatnonzero(np.append(time[1:] != time[:-1], True)) if len(rows) else np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(np.append(time[1:] != time[:-1], True)) if len(time) else np.zeros(0, dtype=np.int64)
 
 
-def _peak(rows: NDArray[Any], rank: int, names: tuple[str, ...], top: int) -> MemoryPeak:
-    if not len(rows):
+def _peak(rows: Births, rank: int, names: tuple[str, ...], top: int) -> MemoryPeak:
+    if not len(rows.time):
         return MemoryPeak(rank, 0.0, 0.0, {str(c): 0.0 for c in CATEGORIES}, ())
-    last = _instants(rows)
-    at = int(last[np.argmax(np.cumsum(rows["delta"])[last])])
-    alive = rows[: at + 1]
-    held = np.bincount(alive["buffer"], weights=alive["delta"], minlength=len(names))
-    sums = np.bincount(alive["category"], weights=alive["delta"], minlength=len(CATEGORIES))
+    last = _instants(rows.time)
+    at = int(last[np.argmax(np.cumsum(rows.delta)[last])])
+    alive = rows.at(slice(at + 1))
+    held = np.bincount(alive.buffer, weights=alive.delta, minlength=len(names))
+    sums = np.bincount(alive.category, weights=alive.delta, minlength=len(CATEGORIES))
     composition = {str(name): float(b) for name, b in zip(CATEGORIES, sums, strict=True)}
     order = np.argsort(-held, kind="stable")[:top]
     largest = tuple((names[i], float(held[i])) for i in order if held[i] > 0)
-    return MemoryPeak(rank, float(_finite(rows["time"])[at]), sum(composition.values()), composition, largest, _parts(alive, names))
+    return MemoryPeak(rank, float(_finite(rows.time)[at]), sum(composition.values()), composition, largest, _parts(alive, names))
 
 
-def _parts(alive: NDArray[Any], names: tuple[str, ...]) -> dict[str, float]:
+def _parts(alive: Births, names: tuple[str, ...]) -> dict[str, float]:
     """Bytes of category `buffers` by name, without the numbers in it ("dp.bucket3.grad" is a dp.bucket.grad)."""
-    mine = alive[alive["category"] == CATEGORIES.index("buffers")]
-    held = np.bincount(mine["buffer"], weights=mine["delta"], minlength=len(names))
+    mine = alive.category == CATEGORIES.index("buffers")
+    held = np.bincount(alive.buffer[mine], weights=alive.delta[mine], minlength=len(names))
     out: dict[str, float] = {}
     for i in np.flatnonzero(held > 0):
         name = _NUMBER.sub("", names[i])
@@ -126,12 +131,12 @@ def _finite(times: Floats) -> Floats:
     return np.where(finite, times, min(0.0, float(times[finite].min())) if finite.any() else 0.0)
 
 
-def _curve(rows: NDArray[Any], rank: int) -> MemoryCurve:
-    last = _instants(rows)
+def _curve(rows: Births, rank: int) -> MemoryCurve:
+    last = _instants(rows.time)
     by_category = np.zeros((len(last), len(CATEGORIES)))
     for c in range(len(CATEGORIES)):
-        by_category[:, c] = np.cumsum(np.where(rows["category"] == c, rows["delta"], 0.0))[last]
-    times = _finite(rows["time"][last])
+        by_category[:, c] = np.cumsum(np.where(rows.category == c, rows.delta, 0.0))[last]
+    times = _finite(rows.time[last])
     return MemoryCurve(rank, times, by_category)
 
 

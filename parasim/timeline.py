@@ -5,21 +5,15 @@ A simulated Timeline keeps one rank per fold class (`ranks`) and a map from ever
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
-from typing import Any
-from zipfile import ZIP_DEFLATED, ZipFile
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import Malformed, Unparsable
-
-VERSION = 2
+VERSION = 3
 COMPUTE, COLLECTIVE, P2P = 0, 1, 2
 KINDS = ("compute", "collective", "p2p")
 
@@ -44,6 +38,105 @@ OPS = np.dtype(
 FLOWS = np.dtype([("op", "i4"), ("link", "i4"), ("bytes", "f8"), ("start", "f8"), ("end", "f8")])  # op: row of `ops`
 MEMORY = np.dtype([("rank", "i4"), ("time", "f8"), ("buffer", "i4"), ("category", "i1"), ("delta", "f8")])  # time -inf: resident
 EDGES = np.dtype([("op", "i4"), ("waits_for", "i4")])  # both rows of `ops`
+COLUMNS: Mapping[str, np.dtype[Any]] = {"ops": OPS, "flows": FLOWS, "memory": MEMORY, "edges": EDGES, "representative": np.dtype(np.int64)}
+TIMES = ("ready", "start", "end")
+FIXED = tuple(name for name in OPS.names or () if name not in ("rank", *TIMES))  # what no time changes
+
+Seconds = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Lives(NamedTuple):
+    """Buffers that come and go, as columns: of buffer `buffer` with `nbytes` in `category`, born at the start of op `birth` (-1: resident), dead
+    when the last of the ops `users[first[i]:first[i + 1]]` has ended (resident ones never)."""
+
+    buffer: NDArray[np.int32]
+    category: NDArray[np.int8]
+    nbytes: NDArray[np.float64]
+    birth: NDArray[np.int32]
+    first: NDArray[np.int32]
+    users: NDArray[np.int32]
+
+
+class Births(NamedTuple):
+    """What comes and goes in the memory of a rank, as columns of MEMORY."""
+
+    time: Seconds
+    buffer: NDArray[np.int32]
+    category: NDArray[np.int8]
+    delta: NDArray[np.float64]
+
+    def at(self, rows: NDArray[np.int64] | slice) -> Births:
+        """Some of its rows."""
+        return Births(self.time[rows], self.buffer[rows], self.category[rows], self.delta[rows])
+
+
+NO_BIRTHS = Births(np.zeros(0), np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int8), np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Script:
+    """What ranks of one Program have in common: `columns` holds the FIXED fields of OPS, each [n]; op `waiting[e]` waits for `awaited[e]`, sorted
+    by `waiting`; `lives` as above."""
+
+    columns: Mapping[str, NDArray[Any]]
+    waiting: NDArray[np.int32]
+    awaited: NDArray[np.int32]
+    lives: Lives
+
+    def __len__(self) -> int:
+        return len(self.columns["op"])
+
+
+_NONE = np.zeros(0, dtype=np.int32)
+NO_LIVES = Lives(_NONE, np.zeros(0, dtype=np.int8), np.zeros(0), _NONE, np.zeros(1, dtype=np.int32), _NONE)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A kept rank: its Script and the seconds of its ops, [n] each. `given` is its memory where that does not follow from the Script."""
+
+    rank: int
+    script: Script
+    ready: Seconds
+    start: Seconds
+    end: Seconds
+    given: Births | None = None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        """A field of OPS except `rank`."""
+        return np.asarray(getattr(self, name)) if name in TIMES else self.script.columns[name]
+
+    def ops(self) -> NDArray[Any]:
+        """Its rows of `ops`."""
+        rows = np.empty(len(self), dtype=OPS)
+        rows["rank"] = self.rank
+        for name in (*FIXED, *TIMES):
+            rows[name] = self[name]
+        return rows
+
+    def births(self) -> Births:
+        """Its memory: everything that is born, in order of the Script, then everything that dies."""
+        if self.given is not None:
+            return self.given
+        lives = self.script.lives
+        mortal = lives.birth >= 0
+        born = np.where(mortal, self.start[lives.birth], -np.inf) if len(self) else np.full(len(lives.birth), -np.inf)
+        dead = np.maximum.reduceat(self.end[lives.users], lives.first[:-1]) if len(self) else np.zeros(len(mortal))
+        buffer, category, delta = ((c, c[mortal]) for c in (lives.buffer, lives.category, lives.nbytes))
+        return Births(np.concatenate([born, dead[mortal]]), np.concatenate(buffer), np.concatenate(category), np.concatenate([delta[0], -delta[1]]))
+
+    def memory(self) -> NDArray[Any]:
+        """Its rows of `memory`."""
+        births = self.births()
+        rows = np.empty(len(births.time), dtype=MEMORY)
+        rows["rank"] = self.rank
+        for name in Births._fields:
+            rows[name] = getattr(births, name)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -53,6 +146,8 @@ class Timeline:
     `ops`, `flows`, `memory` and `edges` are structured arrays of the dtypes above (seconds, bytes); `ops` is sorted by (rank, op).
     `representative` int[world] gives the rank whose rows stand for each rank; `links` names and kinds of the links that `flows` index, each
     (name, kind, bytes/s, multiplicity). `meta` holds the source (`simulated` or `measured`), capacities, provenance.
+
+    One that is made `of_parts` writes `ops`, `memory` and `edges` out when they are first asked for; `parts` does without.
     """
 
     ops: NDArray[Any]
@@ -66,10 +161,43 @@ class Timeline:
     links: tuple[tuple[str, str, float, int], ...] = ()
     meta: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of_parts(cls, parts: Sequence[Part], **fields: Any) -> Timeline:
+        """A Timeline of kept ranks, in order; `fields` are the others (`flows`, `representative`, `streams`, ...)."""
+        timeline = object.__new__(cls)
+        timeline.__dict__.update({"links": (), "meta": {}} | fields | {"_parts": tuple(parts)})
+        return timeline
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        """Write out a column that is not there yet."""
+        if name not in _WRITTEN or "_parts" not in self.__dict__:
+            raise AttributeError(f"a Timeline has no {name}")
+        self.__dict__[name] = column = _WRITTEN[name](self.parts)
+        return column
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The kept ranks, in order, without writing out the columns."""
+        if "_parts" not in self.__dict__:
+            self.__dict__["_parts"] = tuple(_cut(self))
+        found: tuple[Part, ...] = self.__dict__["_parts"]
+        return found
+
+    def part(self, rank: int) -> Part | None:
+        """The kept rank that stands for `rank`; None where it has no rows."""
+        kept = int(self.representative[rank])
+        return next((p for p in self.parts if p.rank == kept), None)
+
+    def with_meta(self, **more: Any) -> Timeline:
+        """The same with more in `meta`."""
+        timeline = object.__new__(type(self))
+        timeline.__dict__.update(self.__dict__ | {"meta": {**self.meta, **more}})
+        return timeline
+
     @property
     def ranks(self) -> list[int]:
         """The ranks whose rows are kept."""
-        return [int(r) for r in np.unique(self.ops["rank"])]
+        return [p.rank for p in self.parts]
 
     @property
     def multiplicity(self) -> dict[int, int]:
@@ -80,108 +208,58 @@ class Timeline:
     @property
     def makespan(self) -> float:
         """Seconds from zero to the end of the last op."""
-        return float(self.ops["end"].max()) if len(self.ops) else 0.0
+        return max((float(p.end.max()) for p in self.parts if len(p)), default=0.0)
 
     def of(self, rank: int) -> NDArray[Any]:
         """Rows of `ops` of the representative of `rank`."""
-        return np.asarray(self.ops[self.ops["rank"] == self.representative[rank]])
+        part = self.part(rank)
+        return np.zeros(0, dtype=OPS) if part is None else part.ops()
 
     def save(self, path: Path | str) -> None:
         """Write a versioned .npz, which replaces an older one only when it is whole. Raises OSError."""
-        path = Path(path)
-        header = {
-            "version": VERSION,
-            "streams": self.streams,
-            "phases": self.phases,
-            "buffers": self.buffers,
-            "links": self.links,
-            "meta": dict(self.meta),
-        }
-        draft = path.with_name(f".{path.name}.part")
-        try:
-            with ZipFile(draft, "w", ZIP_DEFLATED, compresslevel=1) as file:
-                _put(file, "header", np.frombuffer(json.dumps(header).encode(), dtype=np.uint8))
-                for name, dtype in COLUMNS.items():
-                    rows = getattr(self, name)
-                    for part, values in [(f"{name}.{n}", rows[n]) for n in dtype.names] if dtype.names else [(name, rows)]:
-                        _put(file, part, np.ascontiguousarray(values))
-            os.replace(draft, path)
-        finally:
-            draft.unlink(missing_ok=True)
+        from .timeline_files import save
+
+        save(self, Path(path))
 
     @staticmethod
     def load(path: Path | str) -> Timeline:
         """Read what `save` wrote. Raises Malformed for a missing file, Unparsable for anything that is not a Timeline of this version."""
-        path = Path(path)
-        header, columns = _read(path)
-        if header.get("version") != VERSION:
-            raise Unparsable(f"{path}: timeline version {header.get('version')}, this parasim reads {VERSION}")
-        return Timeline(
-            **columns,
-            streams=_names(path, header, "streams"),
-            phases=_names(path, header, "phases"),
-            buffers=_names(path, header, "buffers"),
-            links=_links(path, header),
-            meta=_entry(path, header, "meta", dict),
-        )
+        from .timeline_files import load
+
+        return load(Path(path))
 
 
-COLUMNS: Mapping[str, np.dtype[Any]] = {"ops": OPS, "flows": FLOWS, "memory": MEMORY, "edges": EDGES, "representative": np.dtype(np.int64)}
+def _cut(timeline: Timeline) -> list[Part]:
+    """The parts of a Timeline whose columns are written out."""
+    ops, memory, edges = timeline.ops, timeline.memory, timeline.edges
+    ranks, first = np.unique(ops["rank"], return_index=True)
+    bounds = np.append(first, len(ops))
+    edges = edges[np.argsort(edges["op"], kind="stable")] if (edges["op"][1:] < edges["op"][:-1]).any() else edges
+    memory = memory[np.argsort(memory["rank"], kind="stable")] if (memory["rank"][1:] < memory["rank"][:-1]).any() else memory
+    waits = np.searchsorted(edges["op"], bounds)
+    born = np.searchsorted(memory["rank"], ranks, "left"), np.searchsorted(memory["rank"], ranks, "right")
+    parts = []
+    for i, rank in enumerate(ranks.tolist()):
+        rows, low, high = ops[bounds[i] : bounds[i + 1]], waits[i], waits[i + 1]
+        columns = {name: np.ascontiguousarray(rows[name]) for name in OPS.names or ()}
+        births = {name: np.ascontiguousarray(memory[name][born[0][i] : born[1][i]]) for name in Births._fields}
+        script = Script({n: columns[n] for n in FIXED}, edges["op"][low:high] - bounds[i], edges["waits_for"][low:high] - bounds[i], NO_LIVES)
+        parts.append(Part(rank, script, columns["ready"], columns["start"], columns["end"], Births(**births)))
+    return parts
 
 
-def _put(file: ZipFile, name: str, values: NDArray[Any]) -> None:
-    with file.open(f"{name}.npy", "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, values, allow_pickle=False)
+def _edges(parts: Sequence[Part]) -> NDArray[Any]:
+    rows = np.empty(sum(len(p.script.waiting) for p in parts), dtype=EDGES)
+    at = first = 0
+    for part in parts:
+        mine = slice(at, at + len(part.script.waiting))
+        rows["op"][mine], rows["waits_for"][mine] = part.script.waiting + first, part.script.awaited + first
+        at, first = at + len(part.script.waiting), first + len(part)
+    return rows
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """(header, columns) of a file; each field of a structured column is an array of its own there."""
-    if not path.is_file():
-        raise Malformed(f"{path}: no such file")
-    try:
-        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as z:
-            header = json.loads(z["header"].tobytes().decode())
-            if not isinstance(header, dict):
-                raise ValueError(f"the header is a {type(header).__name__}")
-            if header.get("version") != VERSION:
-                return header, {}
-            parts = {name: [f"{name}.{n}" for n in dtype.names] if dtype.names else [name] for name, dtype in COLUMNS.items()}
-            missing = [part for names in parts.values() for part in names if part not in z]
-            if missing:
-                raise ValueError(f"{', '.join(missing)} missing")
-            columns = {name: _joined({part: z[part] for part in parts[name]}, dtype) for name, dtype in COLUMNS.items()}
-    except Exception as e:  # a damaged file can fail anywhere in zip, deflate or npy
-        raise Unparsable(f"{path}: not a parasim timeline ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'empty'})") from e
-    return header, columns
-
-
-def _joined(fields: Mapping[str, NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """One array of `dtype` from its fields, named as in the file. Raises ValueError where one has another shape or type."""
-    rows = len(next(iter(fields.values())))
-    for part, values in fields.items():
-        wanted = dtype[part.partition(".")[2]] if dtype.names else dtype
-        if values.shape != (rows,) or values.dtype != wanted:
-            raise ValueError(f"column {part} is {values.dtype} of shape {values.shape}, not {rows} of {wanted}")
-    if not dtype.names:
-        return next(iter(fields.values()))
-    out = np.empty(rows, dtype=dtype)
-    for name, values in zip(dtype.names, fields.values(), strict=True):
-        out[name] = values
-    return out
-
-
-def _entry(path: Path, header: Mapping[str, Any], key: str, kind: type) -> Any:
-    if not isinstance(header.get(key), kind):
-        raise Unparsable(f"{path}: {key} of the header is missing or no {kind.__name__}")
-    return header[key]
-
-
-def _names(path: Path, header: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    return tuple(map(str, _entry(path, header, key, list)))
-
-
-def _links(path: Path, header: Mapping[str, Any]) -> tuple[tuple[str, str, float, int], ...]:
-    try:
-        return tuple((str(n), str(k), float(b), int(m)) for n, k, b, m in _entry(path, header, "links", list))
-    except (TypeError, ValueError) as e:
-        raise Unparsable(f"{path}: links of the header are not (name, kind, bytes/s, multiplicity)") from e
+_WRITTEN = {
+    "ops": lambda parts: np.concatenate([np.zeros(0, dtype=OPS), *(p.ops() for p in parts)]),
+    "memory": lambda parts: np.concatenate([np.zeros(0, dtype=MEMORY), *(p.memory() for p in parts)]),
+    "edges": _edges,
+}

@@ -1,20 +1,18 @@
-"""From a resolved Program and three arrays of seconds to the columns of a Timeline: the part that both back ends share."""
+"""From a resolved Program and three arrays of seconds to a part of a Timeline: what both back ends share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .program.edges import Resolved
-from .program.ops import AXES, Collective, Compute, Op
+from .program.ops import AXES, CATEGORIES, Collective, Compute, Op
 from .program.workload import Program
-from .timeline import COLLECTIVE, COMPUTE, EDGES, MEMORY, OPS, P2P, Timeline
+from .timeline import COLLECTIVE, COMPUTE, FIXED, FLOWS, NO_LIVES, OPS, P2P, Lives, Part, Script, Timeline
 
-Seconds = NDArray[np.float64]
+LABELS = ("kind", "stream", "phase", "axis", "stage", "layer")
 
 
 def names(programs: Iterable[Program]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
@@ -29,34 +27,41 @@ def names(programs: Iterable[Program]) -> tuple[tuple[str, ...], tuple[str, ...]
     return tuple(streams), tuple(phases), tuple(buffers)
 
 
-def op_columns(
-    rank: int, resolved: Resolved, streams: Sequence[str], phases: Sequence[str], buffers: Sequence[str], ready: Seconds, start: Seconds, end: Seconds
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """(ops, edges, memory) of one rank, dtypes of `timeline`; edges index this rank's own rows, `bytes` is left at zero."""
+def script(resolved: Resolved, streams: Sequence[str], phases: Sequence[str], buffers: Sequence[str], sent: NDArray[np.float64]) -> Script:
+    """What ranks of a Program have in common; `sent` float[n] are the wire bytes of its ops, the names are those of `names`."""
     program, n = resolved.program, len(resolved)
     stream, phase = {s: i for i, s in enumerate(streams)}, {p: i for i, p in enumerate(phases)}
     static = {name: np.array([_static(op, stream, phase) for op in body], dtype=np.int64).reshape(-1, 7) for name, body in program.bodies.items()}
-    rows = np.zeros(n, dtype=OPS)
-    rows["rank"], rows["op"] = rank, np.arange(n)
     table = np.concatenate([static[c.body] for c in program.calls]) if program.calls else np.zeros((0, 7), dtype=np.int64)
-    for column, name in enumerate(("kind", "stream", "phase", "axis", "stage", "layer")):
-        rows[name] = table[:, column]
     widest = max((len(c.microbatches) for c in program.calls), default=0)
     slots = np.array([(*c.microbatches, *[-1] * (widest - len(c.microbatches)), -1) for c in program.calls], dtype=np.int64).reshape(-1, widest + 1)
-    rows["microbatch"] = slots[resolved.call, table[:, 6]]
-    rows["step"] = np.array([c.step for c in program.calls], dtype=np.int64)[resolved.call]
-    rows["ready"], rows["start"], rows["end"] = ready, start, end
-    edges = np.zeros(len(resolved.edges), dtype=EDGES)
-    edges["op"] = np.repeat(np.arange(n), np.diff(resolved.edge_start))
-    edges["waits_for"] = resolved.edges
-    births = resolved.memory(start, end)
-    memory = np.zeros(len(births), dtype=MEMORY)
-    memory["rank"] = rank
-    for name in ("time", "category", "delta"):
-        memory[name] = births[name]
-    number = {b: i for i, b in enumerate(buffers)}
-    memory["buffer"] = np.array([number[b] for b in resolved.buffers], dtype=np.int64)[births["buffer"]] if len(births) else 0
-    return rows, edges, memory
+    columns = {name: table[:, i].astype(OPS[name]) for i, name in enumerate(LABELS)} | {
+        "op": np.arange(n, dtype=np.int32),
+        "microbatch": slots[resolved.call, table[:, 6]].astype(np.int32),
+        "step": np.array([c.step for c in program.calls], dtype=np.int16)[resolved.call],
+        "bytes": sent,
+    }
+    waiting = np.repeat(np.arange(n, dtype=np.int32), np.diff(resolved.edge_start))
+    return Script({name: columns[name] for name in FIXED}, waiting, resolved.edges.astype(np.int32), _lives(resolved, buffers))
+
+
+def _lives(resolved: Resolved, buffers: Sequence[str]) -> Lives:
+    """The lifetimes of buffers that have bytes and a category."""
+    program, number = resolved.program, {b: i for i, b in enumerate(buffers)}
+    nbytes = np.array([program.sizes[b] for b in resolved.buffers], dtype=np.float64)
+    category = np.array([_category(program, b) for b in resolved.buffers], dtype=np.int8)
+    place = np.array([number[b] for b in resolved.buffers], dtype=np.int32)
+    kept = np.flatnonzero((category[resolved.generation_buffer] >= 0) & (nbytes[resolved.generation_buffer] > 0))
+    counts = np.diff(resolved.last_start)
+    users = resolved.last_users[np.repeat(np.isin(np.arange(len(counts)), kept, assume_unique=True), counts)]
+    which = resolved.generation_buffer[kept]
+    first = np.concatenate([[0], np.cumsum(counts[kept])])
+    return Lives(place[which], category[which], nbytes[which], resolved.birth[kept].astype(np.int32), first.astype(np.int32), users.astype(np.int32))
+
+
+def _category(program: Program, buffer: str) -> int:
+    category = program.buffers[buffer].category
+    return CATEGORIES.index(category) if category in CATEGORIES else -1
 
 
 def _static(op: Op, stream: dict[str, int], phase: dict[str, int]) -> tuple[int, ...]:
@@ -70,25 +75,37 @@ def _static(op: Op, stream: dict[str, int], phase: dict[str, int]) -> tuple[int,
 def merged(timeline: Timeline) -> Timeline:
     """The timeline with the neighbouring ops of one stream, phase, stage and microbatch as one row, of no layer: for drawing very many ops.
 
-    A merged row keeps its first op's number, kind and axis and sums the bytes; edges lead between merged rows. Flows, which name ops, are left out.
+    A merged row keeps its first op's number, kind and axis and sums the bytes; edges lead between merged rows. Flows and memory, which follow from
+    single ops, are left out.
     """
-    ops = timeline.ops
-    order = np.lexsort((ops["op"], ops["stream"], ops["rank"]))
-    rows = ops[order]
-    new = np.ones(len(rows), dtype=bool)
-    new[1:] = rows["kind"][1:] == P2P
-    for name in ("rank", "stream", "phase", "stage", "microbatch", "step"):
-        new[1:] |= rows[name][1:] != rows[name][:-1]
-    first = np.flatnonzero(new)
-    out = rows[first]
-    out["end"] = rows["end"][np.append(first[1:], len(rows))[: len(first)] - 1]
-    out["bytes"] = np.add.reduceat(rows["bytes"], first) if len(first) else 0.0
-    out["layer"] = -1
-    turn = np.lexsort((out["op"], out["rank"]))
-    place = np.empty(len(rows), dtype=np.int64)
+    known: dict[int, tuple[Script, NDArray[np.int64], NDArray[np.int64]]] = {}
+    parts = []
+    for part in timeline.parts:
+        if id(part.script) not in known:
+            known[id(part.script)] = _coarse(part.script)
+        coarse, first, last = known[id(part.script)]
+        parts.append(Part(part.rank, coarse, part.ready[first], part.start[first], part.end[last]))
+    fields = ("representative", "streams", "phases", "buffers", "links", "meta")
+    return Timeline.of_parts(parts, flows=np.zeros(0, dtype=FLOWS), **{name: getattr(timeline, name) for name in fields})
+
+
+def _coarse(whole: Script) -> tuple[Script, NDArray[np.int64], NDArray[np.int64]]:
+    """A Script with merged rows, and of every such row the first and the last op."""
+    columns = whole.columns
+    order = np.lexsort((columns["op"], columns["stream"]))
+    new = np.ones(len(order), dtype=bool)
+    new[1:] = columns["kind"][order][1:] == P2P
+    for name in ("stream", "phase", "stage", "microbatch", "step"):
+        values = columns[name][order]
+        new[1:] |= values[1:] != values[:-1]
+    begins = np.flatnonzero(new)
+    first, last = order[begins], order[np.append(begins[1:], len(order))[: len(begins)] - 1]
+    turn = np.argsort(columns["op"][first])
+    place = np.empty(len(order), dtype=np.int64)
     place[order] = np.argsort(turn)[np.cumsum(new) - 1]
-    pairs = np.unique(np.stack([place[timeline.edges["op"]], place[timeline.edges["waits_for"]]], axis=1), axis=0)
+    rows = {name: values[first[turn]] for name, values in columns.items()}
+    rows["bytes"] = np.add.reduceat(columns["bytes"][order], begins)[turn] if len(begins) else rows["bytes"]
+    rows["layer"] = np.full(len(begins), -1, dtype=np.int32)
+    pairs = np.unique(np.stack([place[whole.waiting], place[whole.awaited]], axis=1), axis=0).astype(np.int32)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    edges = np.zeros(len(pairs), dtype=EDGES)
-    edges["op"], edges["waits_for"] = pairs[:, 0], pairs[:, 1]
-    return replace(timeline, ops=out[turn], edges=edges, flows=timeline.flows[:0])
+    return Script(rows, pairs[:, 0], pairs[:, 1], NO_LIVES), first[turn], last[turn]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..program.edges import Resolved
 from ..program.ops import P2P, Collective, Compute, Op
 from ..program.workload import Workload
-from ..timeline import EDGES, FLOWS, MEMORY, OPS, Timeline
-from ..timeline_columns import names, op_columns
+from ..timeline import FLOWS, NO_LIVES, Part, Script, Timeline
+from ..timeline_columns import names, script
 
 Times = NDArray[np.float64]  # float[n, 3]: ready, start, end of every instance in seconds; nan where it did not happen
 
@@ -47,32 +47,32 @@ def timeline(workload: Workload, resolved: Mapping[int, Resolved], times: Mappin
     and the memory of a rank that did not finish."""
     streams, phases, buffers = names(workload.programs)
     starts = _together(workload, resolved, times)
-    ops, edges, memory, at = [np.zeros(0, OPS)], [np.zeros(0, EDGES)], [np.zeros(0, MEMORY)], 0
+    parts = []
     for rank in sorted(times):
         ready, began, end = times[rank].T
         start = np.fmax(began, np.minimum(starts[rank], end))
-        rows, waits, births = op_columns(rank, resolved[rank], streams, phases, buffers, ready, start, end)
-        rows["bytes"] = [wire_bytes(workload, rank, resolved[rank].op(i)) for i in range(len(rows))]
+        sent = np.array([wire_bytes(workload, rank, resolved[rank].op(i)) for i in range(len(end))], dtype=np.float64)
+        whole = script(resolved[rank], streams, phases, buffers, sent)
         done = ~np.isnan(end)
-        row = at + np.cumsum(done) - 1
-        waits = waits[done[waits["op"]] & done[waits["waits_for"]]]
-        for column in ("op", "waits_for"):
-            waits[column] = row[waits[column]]
-        at += int(done.sum())
-        ops.append(rows[done])
-        edges.append(waits)
-        memory += [births] if done.all() else []
-    return Timeline(
-        ops=np.concatenate(ops),
+        parts.append(Part(rank, whole, ready, start, end) if done.all() else _cut_short(Part(rank, whole, ready, start, end), done))
+    return Timeline.of_parts(
+        parts,
         flows=np.zeros(0, FLOWS),
-        memory=np.concatenate(memory),
-        edges=np.concatenate(edges),
         representative=np.arange(workload.world, dtype=np.int64),
         streams=streams,
         phases=phases,
         buffers=buffers,
         meta={"source": "measured", "world": workload.world, "steps": workload.steps, **meta},
     )
+
+
+def _cut_short(part: Part, done: NDArray[np.bool_]) -> Part:
+    """The ops of a rank that have ended, without its memory."""
+    row = (np.cumsum(done) - 1).astype(np.int32)
+    whole = part.script
+    kept = done[whole.waiting] & done[whole.awaited]
+    ended = Script({name: values[done] for name, values in whole.columns.items()}, row[whole.waiting[kept]], row[whole.awaited[kept]], NO_LIVES)
+    return Part(part.rank, ended, part.ready[done], part.start[done], part.end[done])
 
 
 def _together(workload: Workload, resolved: Mapping[int, Resolved], times: Mapping[int, Times]) -> dict[int, NDArray[np.float64]]:

@@ -18,7 +18,7 @@ from ..errors import Malformed
 from ..program.ops import COMPUTE as COMPUTE_STREAM
 from ..report import NAMES, rank_gaps, step_window
 from ..report.keys import row_keys
-from ..timeline import COMPUTE, Timeline
+from ..timeline import COMPUTE, Part, Timeline
 from ..units import format_seconds
 from . import style
 
@@ -69,11 +69,17 @@ def gantt(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "
 
 def _default_ranks(timeline: Timeline) -> list[int]:
     """The lowest kept rank of each stage, in order of depth, each once."""
-    ops = timeline.ops[(timeline.ops["kind"] == COMPUTE) & (timeline.ops["stage"] >= 0)]
-    if not len(ops):
-        return timeline.ranks[:1]
-    stages, first = np.unique(ops["stage"], return_index=True)  # rows are sorted by rank: the first is of the lowest
-    return list(dict.fromkeys(int(ops["rank"][i]) for i in first[np.argsort(stages)]))
+    lowest: dict[int, int] = {}
+    for part in timeline.parts:
+        for stage in stages_of(part):
+            lowest.setdefault(stage, part.rank)
+    return list(dict.fromkeys(lowest[stage] for stage in sorted(lowest))) or timeline.ranks[:1]
+
+
+def stages_of(part: Part) -> list[int]:
+    """The stages of the compute ops of a rank, in order of depth."""
+    counts = np.bincount(part["stage"][part["kind"] == COMPUTE] + 1)
+    return [int(stage) for stage in np.flatnonzero(counts[1:])]
 
 
 def _checked(timeline: Timeline, ranks: Sequence[int]) -> list[int]:
@@ -236,20 +242,31 @@ def _label_lanes(lanes: list[str], tops: Sequence[float], axes: Axes) -> None:
 
 def _caption(timeline: Timeline) -> str:
     """Durations: compute per microbatch (per step for work of no microbatch) of a rank's stage, transfers each; a range where they differ."""
-    ops, parts = timeline.ops, []
-    for phase in dict.fromkeys([*(p for p in style.PHASE_COLOURS if p in timeline.phases), *timeline.phases]):
-        rows = ops[(ops["phase"] == timeline.phases.index(phase)) & (ops["kind"] == COMPUTE)]
-        if len(rows):
-            _, index = np.unique(row_keys(rows, ("rank", "step", "stage", "microbatch")), return_inverse=True)
-            parts.append(f"{phase} {_range(np.bincount(index, weights=rows['end'] - rows['start']).astype(np.float64))}")
-    for axis in np.unique(ops["axis"][ops["kind"] != COMPUTE]):
-        rows = ops[(ops["axis"] == axis) & (ops["kind"] != COMPUTE)]
-        parts.append(f"{NAMES[axis]} transfer {_range(rows['end'] - rows['start'])}")
-    return "per stage and microbatch:  " + "  ·  ".join(parts)
+    phases: dict[int, list[float]] = {}
+    axes: dict[int, list[float]] = {}
+    for part in timeline.parts:
+        columns = {name: part[name] for name in ("phase", "step", "stage", "microbatch")}
+        length, computes = part.end - part.start, part["kind"] == COMPUTE
+        for phase in np.unique(columns["phase"][computes]).tolist():
+            mine = computes & (columns["phase"] == phase)
+            rows = {name: columns[name][mine] for name in ("step", "stage", "microbatch")}
+            _, index = np.unique(row_keys(rows, tuple(rows)), return_inverse=True)
+            _widen(phases, phase, np.bincount(index, weights=length[mine]).astype(np.float64))
+        for axis in np.unique(part["axis"][~computes]).tolist():
+            _widen(axes, axis, length[~computes & (part["axis"] == axis)])
+    order = [timeline.phases.index(p) for p in dict.fromkeys([*(p for p in style.PHASE_COLOURS if p in timeline.phases), *timeline.phases])]
+    words = [f"{timeline.phases[phase]} {_range(phases[phase])}" for phase in order if phase in phases]
+    words += [f"{NAMES[axis]} transfer {_range(axes[axis])}" for axis in sorted(axes)]
+    return "per stage and microbatch:  " + "  ·  ".join(words)
 
 
-def _range(values: NDArray[np.float64]) -> str:
-    low, high = format_seconds(float(f"{values.min():.3g}")), format_seconds(float(f"{values.max():.3g}"))
+def _widen(ranges: dict[int, list[float]], key: int, values: NDArray[np.float64]) -> None:
+    """Take the smallest and the largest of `values` into the range of `key`."""
+    ranges[key] = [min([*ranges.get(key, []), float(values.min())]), max([*ranges.get(key, []), float(values.max())])]
+
+
+def _range(ends: Sequence[float]) -> str:
+    low, high = (format_seconds(float(f"{end:.3g}")) for end in (min(ends), max(ends)))
     return low if low == high else f"{low} to {high}"
 
 

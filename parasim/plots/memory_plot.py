@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from ..errors import Malformed
 from ..memory import MemoryPeak, memory_curve, memory_peaks
 from ..program.ops import CATEGORIES
-from ..timeline import COMPUTE, Timeline
+from ..timeline import Timeline
 from ..units import format_memory, format_seconds
 from . import style
+from .gantt_plot import stages_of
 
 MOST_PANELS = 8
 POINTS = 4000  # per curve; more are thinned to the highest of their neighbours
@@ -58,10 +59,13 @@ def memory(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = 
 
 def _default_ranks(timeline: Timeline, peaks: dict[int, MemoryPeak]) -> list[int]:
     """The heaviest kept rank of each stage, each once, in order of depth."""
-    ops = timeline.ops[(timeline.ops["kind"] == COMPUTE) & (timeline.ops["stage"] >= 0)]
-    if not len(ops):
+    holders: dict[int, list[int]] = {}
+    for part in timeline.parts:
+        for stage in stages_of(part):
+            holders.setdefault(stage, []).append(part.rank)
+    if not holders:
         return [max(peaks, key=lambda r: (peaks[r].nbytes, -r))]
-    heaviest = [max(np.unique(ops["rank"][ops["stage"] == s]).tolist(), key=lambda r: (peaks[r].nbytes, -r)) for s in np.unique(ops["stage"])]
+    heaviest = [max(holders[s], key=lambda r: (peaks[r].nbytes, -r)) for s in sorted(holders)]
     once = list(dict.fromkeys(heaviest))
     kept = set(sorted(once, key=lambda r: -peaks[r].nbytes)[:MOST_PANELS])
     return [r for r in once if r in kept]

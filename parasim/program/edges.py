@@ -11,16 +11,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InvalidProgram
 from .digest import Body, Digest, Key, Site
-from .ops import CATEGORIES, Op
+from .ops import Op
 from .text import describe
-from .workload import Call, IntArray, Program, buffer_bytes
+from .workload import Call, IntArray, Program
 
 
 @dataclass(frozen=True)
@@ -65,27 +63,6 @@ class Resolved:
     def waits(self, i: int) -> list[int]:
         """The instances that instance i waits for."""
         return [int(e) for e in self.edges[self.edge_start[i] : self.edge_start[i + 1]]]
-
-    def memory(self, start: NDArray[np.float64], end: NDArray[np.float64]) -> NDArray[Any]:
-        """Births and deaths as (time, buffer, category, delta), from the start and end seconds of every instance; time -inf: resident."""
-        sizes = np.array([buffer_bytes(self.program.buffers[b]) for b in self.buffers], dtype=float)
-        categories = np.array([_category(self.program, b) for b in self.buffers], dtype=np.int8)
-        counted = categories >= 0
-        born = np.where(self.birth >= 0, start[self.birth] if len(start) else 0.0, -np.inf)
-        dead = np.maximum.reduceat(end[self.last_users], self.last_start[:-1]) if len(end) else np.zeros(len(self.birth))
-        kept = counted[self.generation_buffer] & (sizes[self.generation_buffer] > 0)
-        mortal = kept & (self.birth >= 0)
-        out = np.zeros(int(kept.sum() + mortal.sum()), dtype=[("time", "f8"), ("buffer", "i4"), ("category", "i1"), ("delta", "f8")])
-        out["time"] = np.concatenate([born[kept], dead[mortal]])
-        which = np.concatenate([self.generation_buffer[kept], self.generation_buffer[mortal]])
-        out["buffer"], out["category"] = which, categories[which]
-        out["delta"] = sizes[which] * np.repeat([1.0, -1.0], [int(kept.sum()), int(mortal.sum())])
-        return out
-
-
-def _category(program: Program, buffer: str) -> int:
-    category = program.buffers[buffer].category
-    return CATEGORIES.index(category) if category in CATEGORIES else -1
 
 
 class _Resolver:

@@ -14,7 +14,7 @@ Where several axes are in flight at one instant of a gap, the instant counts for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ..errors import Refused
 from ..program.ops import AXES
 from ..program.ops import COMPUTE as COMPUTE_STREAM
-from ..timeline import COMPUTE, Timeline
+from ..timeline import COMPUTE, Part, Timeline
 
 Floats = NDArray[np.float64]
 NAMES: tuple[str, ...] = (*AXES, "other")  # transfers without an axis count as `other`: index -1
@@ -91,84 +91,83 @@ def step_window(timeline: Timeline) -> Window:
     With several, a step ends with the last op of a compute stream: what is in flight then lies under the next step, and counts there.
     Raises Refused for a timeline without ops.
     """
-    if not len(timeline.ops):
+    parts = [p for p in timeline.parts if len(p)]
+    if not parts:
         raise Refused("the timeline holds no op: there is nothing to report; run a workload with at least one op per rank")
-    steps = timeline.ops["step"]
-    last = int(steps.max())
-    ends = timeline.ops["end"]
-    if last and COMPUTE_STREAM in timeline.streams:
-        mine = timeline.ops["stream"] == timeline.streams.index(COMPUTE_STREAM)
-        steps, ends = steps[mine], ends[mine]
-    before = ends[steps < last]
-    return Window(float(before.max()) if len(before) else 0.0, float(ends[steps == last].max()), last)
+    last = max(int(p["step"].max()) for p in parts)
+    if not last:
+        return Window(0.0, max(float(p.end.max()) for p in parts), 0)
+    compute = timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else None
+    mine = [np.ones(len(p), dtype=bool) if compute is None else p["stream"] == compute for p in parts]
+    before = [p.end[on & (p["step"] < last)] for p, on in zip(parts, mine, strict=True)]
+    within = [p.end[on & (p["step"] == last)] for p, on in zip(parts, mine, strict=True)]
+    start = max((float(ends.max()) for ends in before if len(ends)), default=0.0)
+    return Window(start, max(float(ends.max()) for ends in within if len(ends)), last)
 
 
 def rank_times(timeline: Timeline, window: Window | None = None) -> dict[int, RankTimes]:
     """The account of every kept rank over `window` (default: the step)."""
     where = window or step_window(timeline)
-    return {rank: _account(rank, view, timeline.phases, where) for rank, view in _views(timeline)}
+    return {part.rank: _account(_view(part, timeline.streams), timeline.phases, where) for part in timeline.parts}
 
 
 def rank_gaps(timeline: Timeline, rank: int, window: Window | None = None) -> list[Gap]:
     """The gaps of the compute stream of `rank`, cut into exposed and idle pieces (for pictures and explanations)."""
-    kept = int(timeline.representative[rank])
+    part = timeline.part(rank)
     where = window or step_window(timeline)
-    return sorted(Gap(*row) for _, view in _views(timeline, kept) for row in zip(*(c.tolist() for c in _gaps(view, where)), strict=True))
+    gaps = _gaps(_view(part, timeline.streams), where) if part is not None else ()
+    return sorted(Gap(*row) for row in zip(*(c.tolist() for c in gaps), strict=True))
+
+
+Columns = Mapping[str, NDArray[Any]]
+NEEDED = ("kind", "phase", "axis", "step", "start", "end")
 
 
 @dataclass(frozen=True)
 class _View:
-    """One rank's rows: the compute stream, the other streams (each in queue order), and the edges into the compute stream."""
+    """One rank's columns: of the compute stream, and of the transfers on the other streams, each in queue order with its row numbers."""
 
-    queue: NDArray[Any]  # rows of the compute stream
-    position: NDArray[np.int64]  # their row numbers in the Timeline
-    others: dict[int, tuple[NDArray[np.int64], NDArray[Any]]]  # stream -> (row numbers, rows), transfers only
-    stream_of: NDArray[np.int16]  # of every row of the Timeline
-    edges: NDArray[Any]  # sorted by op
-
-
-def _views(timeline: Timeline, only: int | None = None) -> Iterator[tuple[int, _View]]:
-    ops = timeline.ops
-    compute = timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else -1
-    edges = timeline.edges
-    if (edges["op"][1:] < edges["op"][:-1]).any():
-        edges = edges[np.argsort(edges["op"], kind="stable")]
-    ranks = timeline.ranks if only is None else [only]
-    bounds = np.searchsorted(ops["rank"], ranks, "left"), np.searchsorted(ops["rank"], ranks, "right")
-    for rank, low, high in zip(ranks, *bounds, strict=True):
-        rows = ops[low:high]
-        on_compute = rows["stream"] == compute
-        others = {}
-        for stream in np.unique(rows["stream"][~on_compute]):
-            where = np.flatnonzero((rows["stream"] == stream) & (rows["kind"] != COMPUTE))
-            others[int(stream)] = (where + low, rows[where])
-        position = np.flatnonzero(on_compute)
-        yield rank, _View(rows[position], position + low, others, ops["stream"], edges)
+    part: Part
+    queue: Columns
+    position: NDArray[np.int64]
+    others: Mapping[int, tuple[NDArray[np.int64], Columns]]
 
 
-def _account(rank: int, view: _View, phases: tuple[str, ...], window: Window) -> RankTimes:
+def _view(part: Part, streams: Sequence[str]) -> _View:
+    stream = part["stream"]
+    on_compute = stream == (streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in streams else -1)
+    position, beside = np.flatnonzero(on_compute), np.flatnonzero(~on_compute & (part["kind"] != COMPUTE))
+    beside = beside[np.argsort(stream[beside], kind="stable")]
+    bounds = np.flatnonzero(np.diff(stream[beside])) + 1
+    others: Mapping[int, tuple[NDArray[np.int64], Columns]] = {
+        int(stream[rows[0]]): (rows, {n: part[n][rows] for n in NEEDED}) for rows in np.split(beside, bounds) if len(rows)
+    }
+    return _View(part, {n: part[n][position] for n in NEEDED}, position, others)
+
+
+def _account(view: _View, phases: tuple[str, ...], window: Window) -> RankTimes:
     queue = view.queue
-    running = queue[queue["kind"] == COMPUTE]
-    optimizer = np.isin(running["phase"], [i for i, name in enumerate(phases) if name == OPTIMIZER])
-    compute = _union(running["start"], running["end"], window)
+    computes = queue["kind"] == COMPUTE
+    optimizer = computes & np.isin(queue["phase"], [i for i, name in enumerate(phases) if name == OPTIMIZER])
+    compute = _union(queue["start"][computes], queue["end"][computes], window)
     gaps = _gaps(view, window)
     blocked = np.bincount(gaps.cause, weights=gaps.end - gaps.start, minlength=IDLE + 1).astype(np.float64)  # int where there is none
     exposed = blocked[:IDLE]
-    waiting = queue[queue["kind"] != COMPUTE]
-    for axis in np.unique(waiting["axis"]):
-        mine = waiting[waiting["axis"] == axis]
-        exposed[axis] += _measure(_union(mine["start"], mine["end"], window))
-    step = queue[queue["step"] == window.step]
-    span = float(step["end"].max() - step["start"].min()) if len(step) else 0.0
+    for axis in _axes(queue["axis"][~computes]):
+        mine = ~computes & (queue["axis"] == axis)
+        exposed[axis] += _measure(_union(queue["start"][mine], queue["end"][mine], window))
+    step = queue["step"] == window.step
+    last = float(queue["end"][step].max()) if step.any() else window.start
+    span = last - float(queue["start"][step].min()) if step.any() else 0.0
     return RankTimes(
-        rank=rank,
+        rank=view.part.rank,
         compute=_measure(compute),
-        optimizer=_measure(_union(running["start"][optimizer], running["end"][optimizer], window)),
+        optimizer=_measure(_union(queue["start"][optimizer], queue["end"][optimizer], window)),
         exposed=exposed,
         idle=float(blocked[IDLE]),
         overlapped=_overlapped(view, compute, window),
         span=span,
-        last=float(step["end"].max()) if len(step) else window.start,
+        last=last,
         gaps=gaps,
     )
 
@@ -199,11 +198,11 @@ def _awaited(view: _View, which: NDArray[np.int64], opens: Floats, closes: Float
 
     Gap `which[k]` lies before the op of that place in the queue; the one after the last op waits for every transfer of the rank.
     """
-    low = np.searchsorted(view.edges["op"], view.position, "left")[which[which < len(view.queue)]]
-    high = np.searchsorted(view.edges["op"], view.position, "right")[which[which < len(view.queue)]]
+    script, position = view.part.script, view.position[which[which < len(view.position)]]
+    low, high = np.searchsorted(script.waiting, position, "left"), np.searchsorted(script.waiting, position, "right")
     gap = np.repeat(np.arange(len(low)), high - low)
-    waits = view.edges["waits_for"][np.arange(len(gap)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + np.repeat(low, high - low)]
-    stream = view.stream_of[waits]
+    waits = script.awaited[np.arange(len(gap)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + np.repeat(low, high - low)]
+    stream = view.part["stream"][waits]
     parts = []
     for s, (numbers, rows) in view.others.items():
         until = np.full(len(which), -1, dtype=np.int64)
@@ -213,12 +212,12 @@ def _awaited(view: _View, which: NDArray[np.int64], opens: Floats, closes: Float
         first = np.searchsorted(rows["end"], opens, "right")
         count = np.maximum(stop - first, 0)
         at = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
-        parts.append((np.repeat(np.arange(len(which)), count), rows[at]))
-    gaps = np.concatenate([g for g, _ in parts]) if parts else np.zeros(0, dtype=np.int64)
-    rows = np.concatenate([r for _, r in parts]) if parts else view.queue[:0]
+        parts.append((np.repeat(np.arange(len(which)), count), rows["start"][at], rows["end"][at], rows["axis"][at]))
+    if not parts:
+        return _Flights(gap[:0], opens[:0], closes[:0], gap[:0])
+    gaps, begun, ended, axis = (np.concatenate(column) for column in zip(*parts, strict=True))
     order = np.argsort(gaps, kind="stable")
-    rows = rows[order]
-    return _Flights(gaps[order], rows["start"], rows["end"], rows["axis"].astype(np.int64) % len(NAMES))
+    return _Flights(gaps[order], begun[order], ended[order], axis[order].astype(np.int64) % len(NAMES))
 
 
 def _attributed(flights: _Flights, opens: Floats, closes: Floats) -> Gaps:
@@ -266,6 +265,12 @@ def _attribute(flights: list[Gap], start: float, end: float) -> Iterator[Gap]:
 Intervals = tuple[Floats, Floats]
 
 
+def _axes(axes: NDArray[np.int8]) -> list[int]:
+    """The axes that occur, ascending; -1 counts from the end, as NAMES does."""
+    counts = np.bincount(axes + np.int8(1), minlength=len(AXES) + 1)
+    return [int(a) - 1 for a in np.flatnonzero(counts)]
+
+
 def _union(starts: Floats, ends: Floats, window: Window) -> Intervals:
     """Disjoint sorted intervals that cover the same seconds of the window."""
     order = np.argsort(starts, kind="stable")
@@ -290,9 +295,8 @@ def _overlapped(view: _View, compute: Intervals, window: Window) -> Floats:
     done = np.repeat(covered, 2)  # computed seconds up to each point of the grid
     if not view.others:
         return out
-    rows = np.concatenate([rows for _, rows in view.others.values()])
-    for axis in np.unique(rows["axis"]):
-        mine = rows[rows["axis"] == axis]
-        low, high = _union(mine["start"], mine["end"], window)
+    axes, starts, ends = (np.concatenate([rows[n] for _, rows in view.others.values()]) for n in ("axis", "start", "end"))
+    for axis in _axes(axes):
+        low, high = _union(starts[axes == axis], ends[axes == axis], window)
         out[axis] += float((np.interp(high, grid, done) - np.interp(low, grid, done)).sum())
     return out

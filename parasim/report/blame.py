@@ -53,7 +53,7 @@ def blame(timeline: Timeline, window: Window, times: Mapping[int, RankTimes]) ->
     if not pieces:
         return ()
     waits = _waits(timeline)
-    last = int(timeline.ops["rank"][np.argmax(timeline.ops["end"])])
+    last = max((p for p in timeline.parts if len(p)), key=lambda p: (p.end.max(), -p.rank)).rank
     held: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for rank, low, high in pieces:
         culprit = last if high >= window.end - NEAR else _culprit(waits, rank, low, high)
@@ -91,22 +91,22 @@ def _culprit(waits: Mapping[int, _Waits], rank: int, low: float, high: float) ->
 
 def _waits(timeline: Timeline) -> dict[int, _Waits]:
     """Per kept rank its transfers that waited. Who came last is ready when the transfer starts; transfers of one start and axis met there."""
-    ops = timeline.ops
-    start, ready = ops["start"], ops["ready"]
-    moved = np.flatnonzero((ops["kind"] != COMPUTE) & (ops["end"] > start))
-    late = start[moved] - ready[moved] <= NEAR * np.maximum(1.0, start[moved])
-    waited, came = ops[moved[~late]], moved[late]
-    instants = np.unique(waited["start"])
-    at = np.minimum(np.searchsorted(instants, start[came]), max(len(instants) - 1, 0))
-    there = ops[came[instants[at] == start[came]]] if len(instants) else ops[:0]
+    moved = [np.flatnonzero((p["kind"] != COMPUTE) & (p.end > p.start)) for p in timeline.parts]
+    late = [p.start[m] - p.ready[m] <= NEAR * np.maximum(1.0, p.start[m]) for p, m in zip(timeline.parts, moved, strict=True)]
+    waited = [(p, m[~x]) for p, m, x in zip(timeline.parts, moved, late, strict=True)]
+    instants = np.unique(np.concatenate([p.start[rows] for p, rows in waited]))
     culprits: dict[tuple[float, int], int] = {}
-    for meeting, rank in zip(zip(there["start"].tolist(), there["axis"].tolist(), strict=True), there["rank"].tolist(), strict=True):
-        culprits.setdefault(meeting, rank)
+    for part, m, x in zip(timeline.parts, moved, late, strict=True) if len(instants) else ():
+        start = part.start[m[x]]
+        came = m[x][instants[np.minimum(np.searchsorted(instants, start), len(instants) - 1)] == start]
+        for meeting in zip(part.start[came].tolist(), part["axis"][came].tolist(), strict=True):
+            culprits.setdefault(meeting, part.rank)
     out: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
-    for rank, axis, since, begun in zip(*(waited[name].tolist() for name in ("rank", "axis", "ready", "start")), strict=True):
-        culprit = culprits.get((begun, axis))
-        if culprit is not None:
-            out[rank].append((since, begun, culprit))
+    for part, rows in waited:
+        for axis, since, begun in zip(*(part[name][rows].tolist() for name in ("axis", "ready", "start")), strict=True):
+            culprit = culprits.get((begun, axis))
+            if culprit is not None:
+                out[part.rank].append((since, begun, culprit))
     for found in out.values():
         found.sort(key=lambda row: row[1])
     return {rank: _Waits([begun for _, begun, _ in found], found) for rank, found in out.items()}

@@ -114,24 +114,27 @@ def _by_axis(values: Any) -> dict[str, float]:
 
 def _comm_bytes(timeline: Timeline, window: Window) -> dict[str, float]:
     """Mean over ranks of the wire bytes that a rank sends in the step, per axis."""
-    ops = timeline.ops[(timeline.ops["step"] == window.step) & (timeline.ops["kind"] != COMPUTE)]
-    counts = np.bincount(timeline.representative, minlength=len(timeline.representative))
-    weighted = ops["bytes"] * counts[ops["rank"]] / len(timeline.representative)
-    return _by_axis(np.bincount(ops["axis"].astype(np.int64) % len(NAMES), weights=weighted, minlength=len(NAMES)))
+    many = timeline.multiplicity
+    axes, weighted = [], []
+    for part in timeline.parts:
+        sent = np.flatnonzero((part["step"] == window.step) & (part["kind"] != COMPUTE))
+        axes.append(part["axis"][sent].astype(np.int64) % len(NAMES))
+        weighted.append(part["bytes"][sent] * many.get(part.rank, 0) / len(timeline.representative))
+    return _by_axis(np.bincount(np.concatenate(axes), weights=np.concatenate(weighted), minlength=len(NAMES)))
 
 
 def _stage_ranks(timeline: Timeline) -> dict[int, dict[int, float]]:
     """stage -> rank -> seconds of compute ops of that stage, for the kept ranks. Ops without a stage count only where no op has one."""
-    ops = timeline.ops[timeline.ops["kind"] == COMPUTE]
-    if not (ops["stage"] >= 0).any():
-        return {0: {rank: float((rows["end"] - rows["start"]).sum()) for rank in timeline.ranks for rows in [ops[ops["rank"] == rank]]}}
-    ops = ops[ops["stage"] >= 0]
-    ranks, rank = np.unique(ops["rank"], return_inverse=True)
-    cell = ops["stage"].astype(np.int64) * len(ranks) + rank
-    counts, seconds = np.bincount(cell), np.bincount(cell, weights=ops["end"] - ops["start"])
+    computes = [(p, p["kind"] == COMPUTE) for p in timeline.parts]
+    if not any((p["stage"][on] >= 0).any() for p, on in computes):
+        return {0: {p.rank: float((p.end[on] - p.start[on]).sum()) for p, on in computes}}
     out: dict[int, dict[int, float]] = {}
-    for i in np.flatnonzero(counts).tolist():
-        out.setdefault(i // len(ranks), {})[int(ranks[i % len(ranks)])] = float(seconds[i])
+    for part, on in computes:
+        mine = np.flatnonzero(on & (part["stage"] >= 0))
+        stage = part["stage"][mine]
+        seconds = np.bincount(stage, weights=part.end[mine] - part.start[mine])
+        for i in np.flatnonzero(np.bincount(stage)).tolist():
+            out.setdefault(i, {})[part.rank] = float(seconds[i])
     return out
 
 
@@ -166,7 +169,7 @@ def _memory(timeline: Timeline, run: Run, stages: ByStage) -> MemorySummary:
         per_stage=tuple(per_stage),
         stage=_stage_of(heaviest, stages),
         capacity=float(capacity if capacity is not None else run.cluster.accelerator.memory.value),
-        known=bool(len(timeline.memory)) or timeline.meta.get("source", "simulated") != "measured",
+        known=any(p.given is None or len(p.given.time) for p in timeline.parts) or timeline.meta.get("source", "simulated") != "measured",
         excluded=tuple(f"{e} ({REMARKS[e]})" if e in REMARKS else str(e) for e in excluded),
         categories=CATEGORIES,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,33 +12,30 @@ from numpy.typing import NDArray
 from .. import timeline as tl
 from ..cost.pricing import PRICES, flops
 from ..program.ops import Compute
-from ..timeline import Timeline
-from ..timeline_columns import names, op_columns
+from ..program.workload import Program
+from ..timeline import Part, Script, Timeline
+from ..timeline_columns import names, script
 from .engine import Engine, Rank
-from .steps import Move
+from .steps import Move, Step
 
 
 def record(engine: Engine) -> Timeline:
-    """Columns of all simulated ranks, flows by link colour, memory from lifetimes."""
+    """All simulated ranks, flows by link colour, memory from lifetimes."""
     streams, phases, buffers = names({id(p): p for p in (rank.program for rank in engine.ranks)}.values())
-    ops = np.zeros(sum(len(rank.resolved) for rank in engine.ranks), dtype=tl.OPS)
-    edges, memory, first = [], [], dict[int, int]()
-    at = 0
+    scripts: dict[Hashable, Script] = {}
+    parts, first, at = [], [], 0
     for rank in engine.ranks:
-        rows, waits, births = op_columns(rank.rank, rank.resolved, streams, phases, buffers, rank.ready, rank.start, rank.end)
-        rows["bytes"] = _wire_bytes(rank)
-        first[rank.rank] = at
-        for column in waits.dtype.names or ():
-            waits[column] += at
-        ops[at : at + len(rows)] = rows
-        at += len(rows)
-        edges.append(waits)
-        memory.append(births)
-    return Timeline(
-        ops=ops,
-        flows=_flows(engine, first),
-        memory=np.concatenate(memory),
-        edges=np.concatenate(edges),
+        sent = {name: tuple(step.sent for step in steps) for name, steps in rank.steps.items()}
+        key = id(rank.program), tuple(sent.items())
+        if key not in scripts:
+            wire = np.concatenate([np.zeros(0), *(np.array(sent[call.body]) for call in rank.program.calls)])
+            scripts[key] = script(rank.resolved, streams, phases, buffers, wire)
+        parts.append(Part(rank.rank, scripts[key], rank.ready, rank.start, rank.end))
+        first.append(at)
+        at += len(rank.resolved)
+    return Timeline.of_parts(
+        parts,
+        flows=_flows(engine, dict(zip((p.rank for p in parts), first, strict=True))),
         representative=engine.fold.representative,
         streams=streams,
         phases=phases,
@@ -47,15 +45,10 @@ def record(engine: Engine) -> Timeline:
     )
 
 
-def _wire_bytes(rank: Rank) -> NDArray[np.float64]:
-    """Bytes this rank puts on the wire for every op instance."""
-    table = {name: np.array([step.sent for step in steps]) for name, steps in rank.steps.items()}
-    return np.concatenate([table[call.body] for call in rank.program.calls])
-
-
 def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
     """What every transfer put on one link of each colour: those the engine replayed, then those inside fused runs."""
-    replayed = [(first[t.rank] + t.op, link, t.bytes * load, t.start, t.end) for t in engine.transfers for link, load in engine.fold.loads[t.loads].items()]
+    loads = engine.fold.loads
+    replayed = [(first[t.rank] + t.op, link, t.bytes * load, t.start, t.end) for t in engine.transfers for link, load in loads[t.loads].items()]
     parts = [np.array(replayed, dtype=tl.FLOWS)]
     for rank in engine.ranks:
         calls: dict[str, list[int]] = {}
@@ -63,30 +56,41 @@ def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
         for at, call in zip(starts.tolist(), rank.program.calls, strict=False):
             calls.setdefault(call.body, []).append(at)
         for name, begins in calls.items():
-            for position, step in enumerate(rank.steps[name]):
-                if step.route is not None and step.route.moves:
-                    parts += _fused_flows(engine, rank, np.array(begins) + position, step.route.moves, first[rank.rank])
+            parts += _fused_flows(engine, rank, rank.steps[name], np.array(begins), first[rank.rank])
     return np.concatenate(parts)
 
 
-def _fused_flows(engine: Engine, rank: Rank, instances: NDArray[np.int64], moves: tuple[Move, ...], first: int) -> list[NDArray[Any]]:
-    """The transfers of the instances of one collective template that were fused."""
-    instances = instances[~np.isnan(rank.seconds[instances])]
-    parts, at = [], rank.start[instances]
-    for move in moves if len(instances) else ():
-        loads = engine.fold.loads[move.loads]
-        end = at + move.seconds
-        rows = np.zeros((len(instances), len(loads)), dtype=tl.FLOWS)
-        rows["op"] = (first + instances)[:, None]
-        rows["link"] = np.array(list(loads), dtype=np.int64)
-        rows["bytes"] = move.bytes * np.array(list(loads.values()))
-        rows["start"], rows["end"] = (at + move.latency)[:, None], end[:, None]
-        parts.append(rows.ravel())
-        at = end
-    return parts
+def _fused_flows(engine: Engine, rank: Rank, steps: list[Step], begins: NDArray[np.int64], first: int) -> list[NDArray[Any]]:
+    """The transfers of the fused collectives of one body: per collective and phase the rows of all calls."""
+    template = [
+        (position, link, move.bytes * load, begin, until)
+        for position, step in enumerate(steps)
+        if step.route is not None
+        for move, begin, until in _spans(step.route.moves)
+        for link, load in engine.fold.loads[move.loads].items()
+    ]
+    if not template:
+        return []
+    position, link, nbytes, begin, until = (np.array(column) for column in zip(*template, strict=True))
+    instances = begins[None, :] + position[:, None]
+    fused = ~np.isnan(rank.seconds[instances])
+    start = rank.start[instances]
+    rows = np.empty(instances.shape, dtype=tl.FLOWS)
+    rows["op"], rows["link"], rows["bytes"] = first + instances, link[:, None], nbytes[:, None]
+    rows["start"], rows["end"] = start + begin[:, None], start + until[:, None]
+    return [rows[fused]]
+
+
+def _spans(moves: Sequence[Move]) -> Iterator[tuple[Move, float, float]]:
+    """The phases of a collective with the seconds from its start in which their bytes move."""
+    at = 0.0
+    for move in moves:
+        yield move, at + move.latency, at + move.seconds
+        at += move.seconds
 
 
 def _meta(engine: Engine) -> dict[str, Any]:
+    done = _flops(engine)
     return {
         "source": "simulated",
         "world": engine.workload.world,
@@ -95,23 +99,28 @@ def _meta(engine: Engine) -> dict[str, Any]:
         "solves": engine.network.solves,
         "steps": engine.workload.steps,
         "capacity_bytes": engine.cluster.accelerator.memory.value,
-        "kernel_flops": _flops(engine, ""),
-        "recomputed_flops": _flops(engine, "R"),
+        "kernel_flops": done[""],
+        "recomputed_flops": done["R"],
         "folding": list(engine.fold.reasons),
         "slowed_s": sum(engine.slowed[int(r)] for r in engine.fold.representative) / engine.workload.world if engine.slowed else 0.0,
     }
 
 
-def _flops(engine: Engine, phase: str) -> dict[str, float]:
-    """FLOPs of all ranks and the whole run by kind of kernel ("matmul", "attention"), of one phase or, with "", of all."""
+def _flops(engine: Engine) -> dict[str, dict[str, float]]:
+    """FLOPs of all ranks and the whole run, by phase ("": all) and kind of kernel ("matmul", "attention")."""
     multiplicity = dict(zip(*np.unique(engine.fold.representative, return_counts=True), strict=True))
-    total = {"matmul": 0.0, "attention": 0.0}
+    programs: dict[int, tuple[Program, float]] = {}
     for rank in engine.ranks:
-        calls = Counter(call.body for call in rank.program.calls)
-        for name, body in rank.program.bodies.items():
+        before = programs.get(id(rank.program), (rank.program, 0.0))[1]
+        programs[id(rank.program)] = rank.program, before + float(multiplicity[rank.rank])
+    total = {phase: {"matmul": 0.0, "attention": 0.0} for phase in ("", "R")}
+    for program, ranks in programs.values():
+        calls = Counter(call.body for call in program.calls)
+        for name, body in program.bodies.items():
             for op in body:
-                if isinstance(op, Compute) and phase in ("", op.label.phase):
-                    for k in op.kernels:
-                        if PRICES[k.name].kind in total:
-                            total[PRICES[k.name].kind] += float(multiplicity[rank.rank]) * calls[name] * flops(k)
+                for k in op.kernels if isinstance(op, Compute) else ():
+                    kind = PRICES[k.name].kind
+                    for phase in ("", op.label.phase) if kind in total[""] else ():
+                        if phase in total:
+                            total[phase][kind] += ranks * calls[name] * flops(k)
     return total

@@ -10,7 +10,7 @@ from .source import imports, modules
 LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("units", "errors", "provenance", "documents", "words", "hashes", "collecting"),),
     (("model",), ("program",), ("topology",)),
-    (("parallel", "schedules"), ("timeline", "timeline_columns"), ("cost",)),
+    (("parallel", "schedules"), ("timeline", "timeline_columns", "timeline_files"), ("cost",)),
     (("config",),),
     (("lowering",), ("collectives",)),
     (("sim",), ("executor",)),
@@ -34,6 +34,7 @@ ONLY_IN = {
 # Imports inside a function that close a cycle on purpose: both modules are loaded by then.
 LATE = {
     ("parasim.program.workload", "parasim.program.edges"),  # Program.resolved
+    ("parasim.timeline", "parasim.timeline_files"),  # Timeline.save, Timeline.load
     ("parasim.report.values", "parasim.report.text"),  # str(Report)
 }
 RANK = {room: (level, group) for level, layer in enumerate(LAYERS) for group, rooms in enumerate(layer) for room in rooms}

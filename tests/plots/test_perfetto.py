@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_arrows_follow_the_edges(pipeline: Pipeline, tmp_path: Path) -> None:
 
 def test_a_folded_rank_says_for_how_many_it_stands(pipeline: Pipeline, tmp_path: Path) -> None:
     t = pipeline(2, 2)
-    folded = Timeline(**{**t.__dict__, "representative": np.array([0, 1, 0, 1, 0, 1])})
+    folded = replace(t, representative=np.array([0, 1, 0, 1, 0, 1]))
     write_perfetto(folded, tmp_path / "trace.pftrace")
     names = [p.track_descriptor.process.process_name for p in read(tmp_path / "trace.pftrace").packet if p.track_descriptor.HasField("process")]
     assert names == ["rank 0 (stands for 3 ranks)", "rank 1 (stands for 3 ranks)"]

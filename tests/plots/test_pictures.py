@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,7 @@ def test_gantt_default_is_one_rank_per_stage(pipeline: Pipeline) -> None:
     t = pipeline(3, 2)
     ops = t.ops.copy()
     ops["stage"][ops["rank"] == 2] = 1
-    figure = plots.gantt(Timeline(**{**t.__dict__, "ops": ops}))
+    figure = plots.gantt(replace(t, ops=ops))
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["rank 0\nstage 0", "rank 1\nstage 1"]
 
 
@@ -117,7 +118,7 @@ def test_memory_shows_stages_peaks_and_capacity(pipeline: Pipeline) -> None:
 
 def test_memory_far_below_capacity_is_still_seen(pipeline: Pipeline) -> None:
     t = pipeline(2, 2)
-    figure = plots.memory(Timeline(**{**t.__dict__, "meta": {"capacity_bytes": 1e12}}))
+    figure = plots.memory(replace(t, meta={"capacity_bytes": 1e12}))
     assert figure.axes[0].get_ylim()[1] < 70
     assert any("above the scale" in text.get_text() for text in figure.axes[0].texts)
 
@@ -125,7 +126,7 @@ def test_memory_far_below_capacity_is_still_seen(pipeline: Pipeline) -> None:
 def test_links_show_the_use_of_the_busiest(pipeline: Pipeline) -> None:
     t = pipeline(2, 2)
     flow = np.array([(0, 0, 5e8, 0.0, t.makespan)], dtype=FLOWS)
-    busy = Timeline(**{**t.__dict__, "flows": flow, "links": (("node0.nic0", "nic", 1e9 / t.makespan, 1),)})
+    busy = replace(t, flows=flow, links=(("node0.nic0", "nic", 1e9 / t.makespan, 1),))
     figure = plots.links(busy)
     assert figure.axes[0].get_title(loc="left") == "nic: node0.nic0, mean 50.0 %"
     values = figure.axes[0].patches[0].get_data().values

@@ -15,6 +15,8 @@ from parasim.errors import InvalidProgram
 from parasim.program.edges import Resolved, resolve
 from parasim.program.ops import CATEGORIES, Buffer, Compute, Kernel, Label, Ref
 from parasim.program.workload import Call, Program, buffer_bytes
+from parasim.timeline import Part
+from parasim.timeline_columns import names, script
 
 OFTEN = settings(max_examples=70, deadline=None, derandomize=True)
 
@@ -62,6 +64,12 @@ def times(program: Program, data: st.DataObject) -> tuple[np.ndarray[Any, Any], 
     return np.array(start, dtype=float), np.array(end, dtype=float)
 
 
+def memory(program: Program, start: np.ndarray[Any, Any], end: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Births and deaths in a Timeline of ops with these seconds."""
+    resolved = resolve(program)
+    return Part(0, script(resolved, *names([program]), np.zeros(len(resolved))), start, start, end).memory()
+
+
 def check_lifetimes(program: Program, data: st.DataObject) -> None:
     start, end = times(program, data)
     due = []
@@ -72,10 +80,10 @@ def check_lifetimes(program: Program, data: st.DataObject) -> None:
             due.append((float(start[g.birth]) if g.birth >= 0 else -np.inf, buffer.name, float(size)))
             if g.birth >= 0:
                 due.append((max(float(end[u]) for u in g.users), buffer.name, -float(size)))
-    rows = resolve(program).memory(start, end)
-    names = list(program.buffers)
-    assert sorted((float(r["time"]), names[r["buffer"]], float(r["delta"])) for r in rows) == sorted(due)
-    assert all(CATEGORIES[r["category"]] == program.buffers[names[r["buffer"]]].category for r in rows)
+    rows = memory(program, start, end)
+    buffers = list(program.buffers)
+    assert sorted((float(r["time"]), buffers[r["buffer"]], float(r["delta"])) for r in rows) == sorted(due)
+    assert all(CATEGORIES[r["category"]] == program.buffers[buffers[r["buffer"]]].category for r in rows)
 
 
 @OFTEN
@@ -141,7 +149,7 @@ def test_names_without_meaning_are_refused(program: Program, words: str) -> None
 
 def test_a_program_without_calls_has_its_resident_bytes() -> None:
     program = Program({"p": Buffer("p", (3,), "fp32", "parameters", persistent=True)}, {}, ())
-    rows = resolve(program).memory(np.zeros(0), np.zeros(0))
+    rows = memory(program, np.zeros(0), np.zeros(0))
     assert [(r["time"], r["delta"]) for r in rows] == [(-np.inf, 12.0)]
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,22 @@ def test_what_is_saved_comes_back(timeline: Timeline, tmp_path: Path) -> None:
     assert dict(back.meta) == dict(timeline.meta)
     back.save(tmp_path / "again.npz")
     assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "t.npz").read_bytes()
+
+
+def test_written_columns_come_back_with_a_memory_of_their_own(timeline: Timeline, tmp_path: Path) -> None:
+    """A Timeline that is made of columns, as by another program, holds memory that follows from no lifetimes."""
+    written = replace(timeline, memory=timeline.memory[::2])
+    written.save(tmp_path / "t.npz")
+    back = Timeline.load(tmp_path / "t.npz")
+    for name in COLUMNS:
+        assert np.array_equal(getattr(back, name), getattr(written, name))
+
+
+def test_ranks_of_one_program_share_what_no_time_changes(timeline: Timeline, tmp_path: Path) -> None:
+    timeline.save(tmp_path / "t.npz")
+    columns = parts(tmp_path / "t.npz")
+    assert len(columns["parts.rank"]) == len(timeline.ranks)
+    assert len(columns["scripts.kind"]) == sum(len(s.columns["kind"]) for s in {id(p.script): p.script for p in timeline.parts}.values())
 
 
 def test_an_empty_timeline_comes_back(tmp_path: Path) -> None:
@@ -111,18 +128,19 @@ def header_of(p: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda p: p | {"header": edited(header_of(p), version=1)}, "timeline version 1, this parasim reads 2"),
-        (lambda p: p | {"header": edited(header_of(p), version=...)}, "timeline version None, this parasim reads 2"),
+        (lambda p: p | {"header": edited(header_of(p), version=1)}, "timeline version 1, this parasim reads 3"),
+        (lambda p: p | {"header": edited(header_of(p), version=...)}, "timeline version None, this parasim reads 3"),
         (lambda p: p | {"header": edited(header_of(p), streams=...)}, "streams"),
         (lambda p: p | {"header": edited(header_of(p), links=[["a", "nic", 1.0]])}, "links"),
         (lambda p: p | {"header": np.frombuffer(b"[1]", dtype=np.uint8)}, "not a parasim timeline"),
         (lambda p: p | {"header": np.frombuffer(b"\xff\xfe", dtype=np.uint8)}, "not a parasim timeline"),
-        (lambda p: {k: v for k, v in p.items() if k != "memory.time"}, "memory.time missing"),
+        (lambda p: {k: v for k, v in p.items() if k != "scripts.lives.users"}, "scripts.lives.users missing"),
         (lambda p: {k: v for k, v in p.items() if k != "header"}, "header"),
-        (lambda p: p | {"ops.end": p["ops.end"][:-1]}, "ops.end"),
+        (lambda p: p | {"parts.end": p["parts.end"][:-1]}, "parts.end"),
         (lambda p: p | {"flows.start": np.zeros((2, 2))}, "flows.start"),
-        (lambda p: p | {"memory.delta": p["memory.delta"].astype("f4")}, "memory.delta"),
-        (lambda p: p | {"edges.op": p["edges.op"].astype("i8")}, "edges.op"),
+        (lambda p: p | {"scripts.lives.nbytes": p["scripts.lives.nbytes"].astype("f4")}, "scripts.lives.nbytes"),
+        (lambda p: p | {"parts.script": p["parts.script"] + 9}, "a script that is not there"),
+        (lambda p: p | {"scripts.waiting": p["scripts.waiting"].astype("i8")}, "scripts.waiting"),
         (lambda p: p | {"representative": np.array(["0"])}, "representative"),
         (lambda p: p | {"representative": np.array([0.5])}, "representative"),
     ],
