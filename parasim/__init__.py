@@ -26,19 +26,46 @@ __all__ = [
     "build",
     "compare",
     "execute",
+    "goodput",
     "load",
+    "load_cluster",
     "lower",
     "plots",
+    "search",
     "simulate",
     "simulate_run",
     "summarize",
+    "time_collective",
     "time_schedule",
     "vary",
+    "whatif",
 ]
 
 if TYPE_CHECKING:
     from . import plots
-    from .api import Plan, Report, Result, Run, Timeline, Workload, build, compare, execute, load, lower, simulate, simulate_run, summarize, time_schedule, vary
+    from .api import (
+        Plan,
+        Report,
+        Result,
+        Run,
+        Timeline,
+        Workload,
+        build,
+        compare,
+        execute,
+        goodput,
+        load,
+        load_cluster,
+        lower,
+        search,
+        simulate,
+        simulate_run,
+        summarize,
+        time_collective,
+        time_schedule,
+        vary,
+        whatif,
+    )
 
 
 def __getattr__(name: str) -> Any:

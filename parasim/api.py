@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .collectives.table import rows as collective_rows
 from .comparison import compare
 from .config import Plan, Run, build, load, vary
 from .cost.pricing import op_seconds as seconds_of_op
 from .cost.pricing import seconds as kernel_seconds
-from .cost.profile import datasheet
+from .cost.profile import datasheet, load_profile
 from .errors import Deadlock, DoesNotFit, Malformed
 from .executor import execute
 from .lowering import lower
@@ -29,7 +30,14 @@ from .schedules import SCHEDULES, ScheduleInput, orders_of, unpaired
 from .sim import simulate
 from .timeline import Timeline
 from .topology.builders import ideal
+from .topology.cluster import Cluster
+from .topology.loader import load_cluster
 from .words import known
+
+if TYPE_CHECKING:
+    from .plan.goodput_answer import Goodput
+    from .plan.search import Search
+    from .plan.whatif import WhatIf
 
 RESULTS = ("report.json", "timeline.npz", "timeline.png", "memory.png", "trace.pftrace")
 DPI = 120
@@ -147,6 +155,51 @@ def time_study(study: Study, comm: float) -> tuple[ScheduleReport, Timeline | No
     return schedule_report(study.orders, timeline), timeline
 
 
+def time_collective(
+    cluster: Cluster | str | Path | Mapping[str, Any],
+    op: str,
+    ranks: int | Sequence[int],
+    sizes: int | Sequence[int],
+    *,
+    algorithm: str = "auto",
+    profile: str | None = None,
+) -> list[dict[str, Any]]:
+    """One collective alone on a cluster, as `parasim collective` times it: a row per size, in the words of nccl-tests.
+
+    `ranks`: the first so many devices, or these. `sizes`: bytes of the larger buffer of a rank. A row has op, bytes, ranks, algorithm, time_s,
+    algbw_Bps, busbw_Bps, wire_bytes_per_rank, reason. Raises Malformed, Refused, Unreachable.
+    """
+    members = range(ranks) if isinstance(ranks, int) else ranks
+    where = cluster if isinstance(cluster, Cluster) else load_cluster(cluster, max(members) + 1)
+    return collective_rows(where, load_profile(profile), op, list(members), [sizes] if isinstance(sizes, int) else sizes, algorithm)
+
+
+def whatif(run: Run, variants: Sequence[str] = (), sweeps: Sequence[str] = ()) -> WhatIf:
+    """Variants ("zero.stage=2,batch.micro=2") and sweeps ("parallel.tp=1..8:2x") of a run beside the run as written. Raises Malformed."""
+    from .plan.whatif import asked
+    from .plan.whatif import whatif as beside
+
+    return beside(run, asked(variants, sweeps))
+
+
+def search(path: Path | str | None, devices: int, overrides: Sequence[str] = (), **more: Any) -> Search:
+    """The best layouts of a run file (None: the default run) on `devices`; `more` as in `parasim search`: varied, objective, constraints, top, runs.
+
+    Raises Malformed; Refused where no layout is legal, fits and meets the constraints.
+    """
+    from .plan.search import search as found
+
+    return found(None if path is None else Path(path), overrides, devices, **more)
+
+
+def goodput(run: Run, **asked: Any) -> Goodput:
+    """Effective training time under failures and checkpoints; `asked` are the flags of `parasim goodput`, with the texts that it takes."""
+    from .plan.goodput_ask import Asked
+    from .plan.goodput_ask import goodput as answer
+
+    return answer(run, Asked(**asked))
+
+
 def op_seconds(run: Run) -> Callable[[int, Compute], float]:
     """Predicted seconds of a Compute op on any rank of the run: what the executor sleeps."""
     paces = run.cluster.paces(run.devices).tolist()
@@ -164,11 +217,16 @@ __all__ = [
     "build",
     "compare",
     "execute",
+    "goodput",
     "load",
+    "load_cluster",
     "lower",
+    "search",
     "simulate",
     "simulate_run",
     "summarize",
+    "time_collective",
     "time_schedule",
     "vary",
+    "whatif",
 ]

@@ -292,12 +292,12 @@ def catalog(kind: Annotated[str, typer.Argument(help="models, clusters, accelera
 
 @app.command()
 def plot(
-    kind: Annotated[str, typer.Argument(help="gantt, memory or links of a timeline; or cluster.")],
-    source: Annotated[str, typer.Argument(metavar="TIMELINE.npz|CLUSTER", help="A timeline.npz; for cluster a catalog name or a file.")],
+    kind: Annotated[str, typer.Argument(help="gantt, memory, links; cluster, ladder; scaling, cliff, buckets, pareto.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A timeline.npz; a cluster by name or file; or the --json of whatif, for pareto of search.")],
     out: Annotated[Path, typer.Option(help="PNG, SVG or PDF.")],
     devices: Annotated[int, typer.Option(min=1, help="Devices that are wanted of a cluster whose count is auto.")] = 1,
 ) -> None:
-    """Draw a saved timeline, or a cluster."""
+    """Draw a saved timeline (gantt, memory, links), a cluster (cluster, ladder), or results of whatif and search (scaling, cliff, buckets, pareto)."""
     from .jobs import plot_file
 
     plot_file(kind, source, out, devices)

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from .plan.whatif import WhatIf
 
 EXPORTS = ("perfetto", "memory-snapshot")
-PICTURES = ("gantt", "memory", "links", "cluster")
+OF_TIMELINES = ("gantt", "memory", "links")
+OF_CLUSTERS = ("cluster", "ladder")
+OF_RESULTS = ("scaling", "cliff", "buckets", "pareto")
 FORMATS = (".png", ".svg", ".pdf")
 SHOWN_AT_MOST = 12  # violations of one table
 
@@ -145,9 +147,17 @@ def check_run(path: Path | None, overrides: Sequence[str]) -> Checked:
 
 
 def plot_file(kind: str, source: str, out: Path, devices: int) -> None:
-    """Draw a picture of the timeline, or the cluster (of `devices` where its count is auto), that `source` names. Raises Malformed, Unparsable."""
-    known(kind, PICTURES, "plot")
-    draw(kind, load_cluster(source, devices) if kind == "cluster" else Timeline.load(Path(source)), out)
+    """Draw the timeline, the cluster (of `devices` where its count is auto), or the JSON of `whatif` or `search` that `source` names.
+
+    Raises Malformed, Unparsable; Refused where there is nothing to draw.
+    """
+    from .plots.results import picture
+
+    known(kind, (*OF_TIMELINES, *OF_CLUSTERS, *OF_RESULTS), "plot")
+    if kind in OF_RESULTS:
+        _write(picture(kind, Path(source)), out)
+    else:
+        draw(kind, load_cluster(source, devices) if kind in OF_CLUSTERS else Timeline.load(Path(source)), out)
 
 
 def export_file(form: str, source: Path, out: Path, rank: int) -> None:
@@ -179,7 +189,6 @@ def draw(kind: str, subject: Timeline | Cluster, out: Path) -> None:
     """Draw a timeline or a cluster into a PNG, SVG or PDF file, which appears only when it is whole. Raises Malformed."""
     from . import plots
 
-    known(kind, PICTURES, "plot")
     _write(getattr(plots, kind)(subject), out)
 
 

@@ -1,4 +1,4 @@
-"""Pictures and traces of a Timeline, a picture of a cluster. Each is loaded at first use, so that importing parasim loads neither matplotlib nor perfetto."""
+"""Pictures of a Timeline, of several runs and of a cluster; traces. Each is loaded at first use, so that importing parasim loads no matplotlib."""
 
 from __future__ import annotations
 
@@ -7,25 +7,56 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bars_plot import bars
+    from .cliff_plot import cliff
     from .cluster_plot import cluster
+    from .curves_plot import bubble, bucket_sweep, curves
     from .gantt_plot import gantt
+    from .ladder_plot import ladder
     from .links_plot import links
     from .memory_plot import memory
     from .memory_snapshot import write as write_memory_snapshot
+    from .pareto_plot import pareto
     from .parity_plot import parity
     from .perfetto_export import write as write_perfetto
+    from .phases_plot import phases
+    from .scaling_plot import scaling
 
 _WHERE = {
     "bars": ("bars_plot", "bars"),
+    "bubble": ("curves_plot", "bubble"),
+    "bucket_sweep": ("curves_plot", "bucket_sweep"),
+    "cliff": ("cliff_plot", "cliff"),
     "cluster": ("cluster_plot", "cluster"),
+    "curves": ("curves_plot", "curves"),
     "gantt": ("gantt_plot", "gantt"),
+    "ladder": ("ladder_plot", "ladder"),
     "links": ("links_plot", "links"),
     "memory": ("memory_plot", "memory"),
-    "write_memory_snapshot": ("memory_snapshot", "write"),
+    "pareto": ("pareto_plot", "pareto"),
     "parity": ("parity_plot", "parity"),
+    "phases": ("phases_plot", "phases"),
+    "scaling": ("scaling_plot", "scaling"),
+    "write_memory_snapshot": ("memory_snapshot", "write"),
     "write_perfetto": ("perfetto_export", "write"),
 }
-__all__ = ["bars", "cluster", "gantt", "links", "memory", "parity", "write_memory_snapshot", "write_perfetto"]
+__all__ = [
+    "bars",
+    "bubble",
+    "bucket_sweep",
+    "cliff",
+    "cluster",
+    "curves",
+    "gantt",
+    "ladder",
+    "links",
+    "memory",
+    "pareto",
+    "parity",
+    "phases",
+    "scaling",
+    "write_memory_snapshot",
+    "write_perfetto",
+]
 
 
 def __getattr__(name: str) -> Any:
