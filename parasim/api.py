@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .collectives.catalog import MESSAGES
+from .collectives.messages import Array, play
+from .collectives.plan import group_of
 from .collectives.table import rows as collective_rows
 from .comparison import compare
 from .config import Plan, Run, build, load, vary
@@ -174,6 +177,18 @@ def time_collective(
     return collective_rows(where, load_profile(profile), op, list(members), [sizes] if isinstance(sizes, int) else sizes, algorithm)
 
 
+def play_collective(op: str, inputs: Sequence[Array | None], algorithm: str, root: int = 0) -> list[Array | None]:
+    """What an algorithm does to values: its messages, played on one numpy array per rank (sums); the outputs, None where nothing is due.
+
+    Inputs: a whole buffer each for reductions, the rank's own part for all_gather and gather, the root's value (None elsewhere) for broadcast and
+    scatter; lengths are multiples of the parts that the algorithm makes. Raises Malformed for an unknown op or algorithm, Refused for sizes.
+    """
+    ways = MESSAGES[known(op, MESSAGES, "collective")]
+    cluster = ideal(len(inputs), 0.0)
+    group = group_of(cluster.devices, cluster, datasheet(), root)
+    return play(op, ways[known(algorithm, ways, "algorithm")](group), inputs, root)
+
+
 def whatif(run: Run, variants: Sequence[str] = (), sweeps: Sequence[str] = ()) -> WhatIf:
     """Variants ("zero.stage=2,batch.micro=2") and sweeps ("parallel.tp=1..8:2x") of a run beside the run as written. Raises Malformed."""
     from .plan.whatif import asked
@@ -221,6 +236,7 @@ __all__ = [
     "load",
     "load_cluster",
     "lower",
+    "play_collective",
     "search",
     "simulate",
     "simulate_run",

@@ -154,6 +154,6 @@ def test_global_state_is_left_alone() -> None:
 
 
 def test_unknown_picture_names_the_known() -> None:
-    with pytest.raises(AttributeError, match="gantt, links, memory"):
+    with pytest.raises(AttributeError, match="gantt, ladder, links, memory"):
         plots.pie  # noqa: B018
     assert plots.__all__ == sorted(plots.__all__)
