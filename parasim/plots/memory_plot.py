@@ -19,7 +19,7 @@ from . import style
 from .gantt_plot import stages_of
 
 MOST_PANELS = 8
-POINTS = 4000  # per curve; more are thinned to the highest of their neighbours
+POINTS = 1000  # per curve, more than a panel has pixels; where there are more they are thinned to the highest of their neighbours
 GB = 10**9
 
 

@@ -25,7 +25,8 @@ SEQUENCE = 1
 CHUNK = 50_000  # packets held before they are written
 NANOSECONDS = 1e9
 MOST = 120_000  # slices; where there are more ops, those of one call are one slice
-POINTS = 1_000  # half the values that a counter may have
+VALUES = 100_000  # values of all counters together; each may have LEAST in any case
+LEAST = 200
 
 
 def write(timeline: Timeline, path: str | Path) -> None:
@@ -44,7 +45,9 @@ class _Trace:
     """Builds packets and writes them in chunks: concatenated serialised traces are one trace."""
 
     def __init__(self, timeline: Timeline, file: IO[bytes]) -> None:
-        self.timeline = merged(timeline) if len(timeline.ops) > MOST else timeline
+        self.whole = timeline
+        self.timeline = merged(timeline) if sum(map(len, timeline.parts)) > MOST else timeline
+        self.points = max(LEAST, VALUES // (max(1, len(timeline.parts)) * (len(CATEGORIES) + 1))) // 2
         self.file = file
         self.builder = TraceProtoBuilder()
         self.held = 0
@@ -150,7 +153,7 @@ class _Trace:
 
     def _memory(self, rank: int, process: int) -> None:
         """Counters in bytes: the total, and each category that is ever used; a value only where it changes, thinned where there are many."""
-        curve = memory_curve(self.timeline, rank)
+        curve = memory_curve(self.whole, rank)
         times = np.rint(curve.times * NANOSECONDS).astype(np.int64)
         columns = [("memory", curve.total), *((f"memory: {c}", curve.by_category[:, i]) for i, c in enumerate(CATEGORIES))]
         for order, (name, values) in enumerate(columns):
@@ -159,7 +162,7 @@ class _Trace:
             descriptor = self._describe(name, process, 1000 + order)
             descriptor.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
             track = self.tracks
-            changed = _thinned(values, np.flatnonzero(np.append(True, values[1:] != values[:-1])))
+            changed = _thinned(values, np.flatnonzero(np.append(True, values[1:] != values[:-1])), self.points)
             for time, value in zip(times[changed].tolist(), values[changed].tolist(), strict=True):
                 packet = self._packet()
                 packet.timestamp = max(time, 0)
@@ -168,11 +171,11 @@ class _Trace:
                 packet.track_event.counter_value = round(value)
 
 
-def _thinned(values: NDArray[np.float64], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first entry of `at` and, of each of POINTS runs of neighbours, the highest (so the peak stays exact) and the last."""
-    if len(at) <= 2 * POINTS:
+def _thinned(values: NDArray[np.float64], at: NDArray[np.int64], points: int) -> NDArray[np.int64]:
+    """The first entry of `at` and, of each of `points` runs of neighbours, the highest (so the peak stays exact) and the last."""
+    if len(at) <= 2 * points:
         return at
-    runs = np.array_split(at, POINTS)
+    runs = np.array_split(at, points)
     return np.unique([at[0], *(i for run in runs for i in (run[np.argmax(values[run])], run[-1]))])
 
 
