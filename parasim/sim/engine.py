@@ -7,7 +7,7 @@ every stuck rank and op.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -87,13 +87,14 @@ class Rank:
         self.end[inside] = (self.began[self.runs.run] + self.runs.after)[inside]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Meeting:
     """Ranks gathering for a collective, or the two ends of a message."""
 
     event: simpy.Event
     arrived: int = 0
     start: float = 0.0
+    sending: bool = False  # of a message: which end came first
     outgoing: tuple[tuple[Move, ...], int, int] | None = None  # what the sender moves, its rank and op
 
 
@@ -120,6 +121,7 @@ class Engine:
         self.slowed: dict[int, float] = defaultdict(float)
         self._meetings: dict[Hashable, _Meeting] = {}
         self._ordinals: Counter[Hashable] = Counter()
+        self._posted: defaultdict[Hashable, deque[_Meeting]] = defaultdict(deque)
         self._pricer = Pricer(self.traffic, self.fold, self.network.path, cluster.accelerator, profile, cluster.paces(workload.world).tolist())
 
     def run(self) -> None:
@@ -265,20 +267,18 @@ class Engine:
         microbatches, meetings = rank.resolved.program.calls[rank.call(i)].microbatches, []
         for m in messages:
             name = (m.channel, m.ends, microbatches[m.slot] if m.slot >= 0 else -1)
-            ordinal = self._ordinals[name, m.sending]
-            self._ordinals[name, m.sending] = ordinal + 1
-            meeting = self._meetings.get((name, ordinal))
-            if meeting is None:
-                meeting = self._meetings[name, ordinal] = _Meeting(self.env.event())
-            meetings.append(meeting)
-            meeting.arrived += 1
-            if m.sending:
-                meeting.outgoing = (m.moves, rank.rank, i)
-            if meeting.arrived == 2:
-                del self._meetings[name, ordinal]
+            posted = self._posted[name]  # ends of one kind: the first of the other kind that comes meets the first of them
+            if posted and posted[0].sending != m.sending:
+                meeting = posted.popleft()
                 meeting.start = self.env.now
+                if m.sending:
+                    meeting.outgoing = (m.moves, rank.rank, i)
                 assert meeting.outgoing is not None
                 self._begin(meeting, *meeting.outgoing, m.ends, "p2p")
+            else:
+                meeting = _Meeting(self.env.event(), sending=m.sending, outgoing=(m.moves, rank.rank, i) if m.sending else None)
+                posted.append(meeting)
+            meetings.append(meeting)
         for meeting in meetings:
             if not meeting.event.processed:
                 yield meeting.event

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,15 @@ def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArr
     return Fold(colour, first[colour], links, loads, tuple(reasons))
 
 
+class Loaded(NamedTuple):
+    """Summed load of every (link, kind and phase): link, hash of kind and phase, load, and an entry that belongs to it."""
+
+    link: IntArray
+    key: Hashes
+    load: NDArray[np.float64]
+    entry: IntArray
+
+
 class _Refinement:
     """The entries of all structures in one set of columns, and one step of refinement over them."""
 
@@ -85,9 +95,10 @@ class _Refinement:
         self.phase = _joined([x.phase for x in instances])
         self.weight = _joined([x.weight for x in instances]).astype(np.float64)
         self.used, self.link = np.unique(_joined([x.link for x in instances]), return_inverse=True)
-        kinds = {k: n for n, k in enumerate(dict.fromkeys(cluster.links[i].kind for i in self.used.tolist()))}
-        plain = np.array([kinds[cluster.links[i].kind] for i in self.used.tolist()], dtype=np.int64)
-        self.plain = mix(floats(capacity[self.used]), plain.astype(np.uint64))
+        self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used])
+        self.entry = mix(floats(self.weight), self.phase.astype(np.uint64))
+        self.latency = [_latencies(x) for x in instances]
+        self._loads: tuple[Hashes, Loaded] | None = None
 
     def kinds(self, colour: IntArray) -> Hashes:
         """A hash per instance: its structure and the colours of its ranks (in order for messages)."""
@@ -99,8 +110,13 @@ class _Refinement:
             out.append(mix(mix(seen).sum(axis=1, dtype=np.uint64), np.uint64(n)))
         return np.concatenate(out) if out else np.zeros(0, dtype=np.uint64)
 
-    def link_loads(self, kinds: Hashes) -> tuple[IntArray, Hashes, NDArray[np.float64], IntArray]:
-        """Summed load of every (link, kind and phase): link, hash of kind and phase, load, and an entry that belongs to it."""
+    def link_loads(self, kinds: Hashes) -> Loaded:
+        """What every transfer kind puts on every link; kept until other `kinds` are asked for."""
+        if self._loads is None or not np.array_equal(self._loads[0], kinds):
+            self._loads = kinds, self._summed_loads(kinds)
+        return self._loads[1]
+
+    def _summed_loads(self, kinds: Hashes) -> Loaded:
         key = mix(kinds[self.instance], self.phase.astype(np.uint64))
         order = np.lexsort((key, self.link))
         link, key = self.link[order], key[order]
@@ -108,7 +124,7 @@ class _Refinement:
         new[1:] = (link[1:] != link[:-1]) | (key[1:] != key[:-1])
         first = np.nonzero(new)[0]
         load = np.add.reduceat(self.weight[order], first) if len(first) else np.zeros(0)
-        return link[first], key[first], load, order[first]
+        return Loaded(link[first], key[first], load, order[first])
 
     def signatures(self, kinds: Hashes) -> Hashes:
         """A hash per used link: kind, capacity, and the load of every transfer kind on it."""
@@ -119,13 +135,13 @@ class _Refinement:
         """New colours: the old one and what each transfer of the rank looks like on the links."""
         kinds = self.kinds(colour)
         signatures = self.signatures(kinds)
-        seen = mix(signatures[self.link], mix(floats(self.weight), self.phase.astype(np.uint64)))
+        seen = mix(signatures[self.link], self.entry)
         looks = mix(kinds, _summed(seen, np.asarray(self.instance, dtype=np.int64), len(kinds)))
         total = np.zeros(self.world, dtype=np.uint64)
-        for x, base in zip(self.all, self.base.tolist(), strict=False):
+        for x, base, latency in zip(self.all, self.base.tolist(), self.latency, strict=False):
             look = looks[base : base + len(x.members)]
-            if x.latency.size:
-                look = mix(look, mix(floats(x.latency), np.arange(x.latency.shape[1], dtype=np.uint64)[None, :]).sum(axis=1, dtype=np.uint64))
+            if latency is not None:
+                look = mix(look, latency)
             for position in range(x.members.shape[1]) if x.ordered else ():
                 np.add.at(total, x.members[:, position], mix(look, np.uint64(position + 1)))
             if not x.ordered:
@@ -163,6 +179,13 @@ class _Refinement:
                 raise ParasimError(f"folding: links of colour {c} carry {low} and {high}: the partition is not equitable; use --no-fold")
             loads[named[int(kinds[self.instance[e]])], int(self.phase[e])][c] = low
         return tuple(links), loads
+
+
+def _latencies(x: Instances) -> Hashes | None:
+    """A hash per instance of the latencies of its phases; None where it has no phase."""
+    if not x.latency.size:
+        return None
+    return np.asarray(mix(floats(x.latency), np.arange(x.latency.shape[1], dtype=np.uint64)[None, :]).sum(axis=1, dtype=np.uint64))
 
 
 def _joined(parts: list[NDArray[np.generic]]) -> NDArray[np.generic]:

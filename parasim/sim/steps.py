@@ -68,6 +68,15 @@ class Step(NamedTuple):
         return self.route.sent if self.route is not None else sum([m.sent for m in self.messages])
 
 
+class _Draft(NamedTuple):
+    """An op template as all ranks of a class have it: seconds at pace 1, or the size of a collective and the number of its form."""
+
+    op: Op
+    seconds: float = 0.0
+    size: Size = Size(0)
+    form: int = -1
+
+
 @dataclass
 class Pricer:
     """Makes Steps; keeps what it has priced."""
@@ -79,19 +88,34 @@ class Pricer:
     profile: Profile
     paces: Sequence[float]
     _seconds: dict[Hashable, float] = field(default_factory=dict)
-    _moves: dict[Hashable, tuple[Move, ...]] = field(default_factory=dict)
-    _routes: dict[Hashable, Route] = field(default_factory=dict)
+    _drafts: dict[int, dict[str, list[_Draft]]] = field(default_factory=dict)
+    _forms: dict[Hashable, int] = field(default_factory=dict)
+    _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
+    _shared: dict[Hashable, Route] = field(default_factory=dict)
     _members: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
     def steps(self, rank: int, c: int, program: Program) -> dict[str, list[Step]]:
         """The templates of `program`, of class `c`, as `rank` runs them, by body."""
-        return {name: [self._step(rank, c, program, op) for op in body] for name, body in program.bodies.items()}
+        if c not in self._drafts:
+            self._drafts[c] = {name: [self._draft(program, op) for op in body] for name, body in program.bodies.items()}
+        pace = self.paces[rank]
+        return {name: [self._step(rank, c, program, draft, pace) for draft in body] for name, body in self._drafts[c].items()}
 
-    def _step(self, rank: int, c: int, program: Program, op: Op) -> Step:
+    def _draft(self, program: Program, op: Op) -> _Draft:
         if isinstance(op, Compute):
-            return Step(op, op_seconds([self._kernel(k) for k in op.kernels], self.profile) * self.paces[rank])
+            return _Draft(op, seconds=op_seconds([self._kernel(k) for k in op.kernels], self.profile))
+        if not isinstance(op, Collective):
+            return _Draft(op)
+        size = collective_size(program, op)
+        key = (op.op, op.group, op.root, op.load, size)
+        return _Draft(op, size=size, form=self._forms.setdefault(key, len(self._forms)))
+
+    def _step(self, rank: int, c: int, program: Program, draft: _Draft, pace: float) -> Step:
+        op = draft.op
+        if isinstance(op, Compute):
+            return Step(op, draft.seconds * pace)
         if isinstance(op, Collective):
-            return Step(op, route=self._route(rank, op, collective_size(program, op)))
+            return Step(op, route=self._route(rank, op, draft.size, draft.form))
         assert isinstance(op, P2P)
         ends = [self._message(rank, c, program, m, sending) for ms, sending in ((op.recvs, False), (op.sends, True)) for m in ms]
         return Step(op, messages=tuple(ends))
@@ -103,18 +127,24 @@ class Pricer:
             known = self._seconds[key] = seconds(kernel, self.accelerator, self.profile)
         return known
 
-    def _route(self, rank: int, op: Collective, size: Size) -> Route:
+    def _route(self, rank: int, op: Collective, size: Size, form: int) -> Route:
+        known = self._routes.get((form, rank))
+        if known is None:
+            known = self._routes[form, rank] = self._found(rank, op, size, form)
+        return known
+
+    def _found(self, rank: int, op: Collective, size: Size, form: int) -> Route:
         here = (rank, op.group)
         if here not in self._members:
             ranks = tuple(self.traffic.workload.members(rank, op.group).tolist())
             self._members[here] = ranks, tuple(sorted({int(self.fold.representative[r]) for r in ranks}))
         ranks, present = self._members[here]
-        key = (op.op, op.group, op.root, op.load, size, ranks)
-        if key not in self._routes:
+        key = (form, ranks)
+        if key not in self._shared:
             plan = self.traffic.collective(op, size, ranks)
             kind = kind_of(self.traffic.structure(op, size), ranks, self.fold.colour, ordered=False)
-            self._routes[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank)
-        return self._routes[key]
+            self._shared[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank)
+        return self._shared[key]
 
     def _message(self, rank: int, c: int, program: Program, m: Msg, sending: bool) -> Message:
         other = int(self.traffic.workload.peers[m.peer][rank])
