@@ -97,13 +97,15 @@ def merge(draft: Draft) -> None:
         elsewhere: dict[Ref, tuple[str, int]] = {}  # last written on another stream, and nothing has waited for it yet -> that stream, when
         for i, op in enumerate(body):
             last = out[-1] if out else None
-            awaited = dict(sorted(elsewhere[r] for r in (*op.reads, *op.writes) if r in elsewhere and elsewhere[r][0] != op.stream))
+            here = (*op.reads, *op.writes) if elsewhere else ()
+            awaited = dict(sorted(elsewhere[r] for r in here if r in elsewhere and elsewhere[r][0] != op.stream))
             same = isinstance(last, Compute) and (last.label, last.stream) == (op.label, op.stream)
             if isinstance(op, Compute) and isinstance(last, Compute) and same and not op.after and not awaited:
                 out[-1] = replace(last, kernels=last.kernels + op.kernels)
             else:
                 out.append(op)
-            elsewhere = {r: (s, at) for r, (s, at) in elsewhere.items() if at > awaited.get(s, -1)}
+            if awaited:
+                elsewhere = {r: (s, at) for r, (s, at) in elsewhere.items() if at > awaited.get(s, -1)}
             if op.stream != COMPUTE:
                 elsewhere |= dict.fromkeys(op.writes, (op.stream, i))
         draft.bodies[key] = out

@@ -9,7 +9,7 @@ found here and named.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,9 @@ from .sums import EXPERTS, WHOLE, gradient_violations
 from .workload import Program, Workload
 
 
-def _communications(program: Program) -> Iterator[tuple[Collective | P2P, tuple[int, ...]]]:
-    """Every collective and batch of messages of a Program, in list order, with its microbatches."""
-    bodies = {name: [op for op in body if not isinstance(op, Compute)] for name, body in program.bodies.items()}
+def _messages(program: Program) -> Iterator[tuple[P2P, tuple[int, ...]]]:
+    """Every batch of messages of a Program, in list order, with its microbatches."""
+    bodies = {name: [op for op in body if isinstance(op, P2P)] for name, body in program.bodies.items()}
     for call in program.calls:
         for op in bodies[call.body]:
             yield op, call.microbatches
@@ -54,14 +54,12 @@ def _channels(workload: Workload, first: dict[int, int]) -> list[Violation]:
     received: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for c, rank in first.items():
         sizes = workload.programs[c].sizes
-        for op, microbatches in _communications(workload.programs[c]):
-            if isinstance(op, P2P):
-                for m in op.sends:
-                    peer = int(workload.class_of_rank[workload.peers[m.peer][rank]])
-                    sent.setdefault((m.channel, c, peer), []).append((_microbatch(m.buffer, microbatches), sizes[m.buffer.name]))
-                for m in op.recvs:
-                    peer = int(workload.class_of_rank[workload.peers[m.peer][rank]])
-                    received.setdefault((m.channel, peer, c), []).append((_microbatch(m.buffer, microbatches), sizes[m.buffer.name]))
+        peers = {name: int(workload.class_of_rank[table[rank]]) for name, table in workload.peers.items()}
+        for op, microbatches in _messages(workload.programs[c]):
+            for m in op.sends:
+                sent.setdefault((m.channel, c, peers[m.peer]), []).append((_microbatch(m.buffer, microbatches), sizes[m.buffer.name]))
+            for m in op.recvs:
+                received.setdefault((m.channel, peers[m.peer], c), []).append((_microbatch(m.buffer, microbatches), sizes[m.buffer.name]))
     found = []
     for key in sorted({*sent, *received}):
         text = _difference(sent.get(key, []), received.get(key, []), key[2])
@@ -84,9 +82,11 @@ def _difference(sent: list[tuple[int, int]], received: list[tuple[int, int]], re
 def _collectives(workload: Workload, first: dict[int, int]) -> list[Violation]:
     """All classes of a group issue the same collectives, of the same size and form, in the same order on each (group, stream)."""
     found = []
-    orders = {c: _orders(workload.programs[c]) for c in first}
-    for group in workload.groups:
-        for a, b in sorted((a, b) for a, b in _partners(workload, group) if a in first and b in first):
+    met = {group: sorted((a, b) for a, b in _partners(workload, group) if a in first and b in first) for group in workload.groups}
+    mixed = {group for group, pairs in met.items() if pairs}
+    orders = {c: _orders(workload.programs[c], mixed) for c in first}
+    for group, pairs in met.items():
+        for a, b in pairs:
             for stream in sorted({s for c in (a, b) for g, s in orders[c] if g == group}):
                 mine, theirs = orders[a].get((group, stream), []), orders[b].get((group, stream), [])
                 if mine != theirs:
@@ -95,9 +95,9 @@ def _collectives(workload: Workload, first: dict[int, int]) -> list[Violation]:
     return found
 
 
-def _orders(program: Program) -> dict[tuple[str, str], list[tuple[str | int | None, ...]]]:
-    """(op, bytes, reduce, dim, root) of the collectives of a Program, in order, by group and stream."""
-    forms = {name: [_form(program, op) for op in body if isinstance(op, Collective)] for name, body in program.bodies.items()}
+def _orders(program: Program, groups: Collection[str]) -> dict[tuple[str, str], list[tuple[str | int | None, ...]]]:
+    """(op, bytes, reduce, dim, root) of the collectives of a Program over some groups, in order, by group and stream."""
+    forms = {name: [_form(program, op) for op in body if isinstance(op, Collective) and op.group in groups] for name, body in program.bodies.items()}
     orders: dict[tuple[str, str], list[tuple[str | int | None, ...]]] = {}
     for call in program.calls:
         for key, form in forms[call.body]:
@@ -112,7 +112,8 @@ def _form(program: Program, op: Collective) -> tuple[tuple[str, str], tuple[str 
 def _partners(workload: Workload, group: str) -> set[tuple[int, int]]:
     """Pairs of different classes that share a group (the first member against the others)."""
     classes = workload.class_of_rank[workload.groups[group]]
-    return {(int(row[0]), int(x)) for row in {tuple(r) for r in classes.tolist()} for x in row[1:] if x != row[0]}
+    mixed = classes[(classes != classes[:, :1]).any(axis=1)]
+    return {(int(row[0]), int(x)) for row in {tuple(r) for r in mixed.tolist()} for x in row[1:] if x != row[0]}
 
 
 class _Dry:
@@ -232,9 +233,8 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
     found = unresolved(workload)
     if found:
         return tuple(found)
-    first: dict[int, int] = {}
-    for rank, c in enumerate(workload.class_of_rank.tolist()):
-        first.setdefault(c, rank)
+    classes, ranks = np.unique(workload.class_of_rank, return_index=True)
+    first = {int(classes[i]): int(ranks[i]) for i in np.argsort(ranks)}
     resolved: dict[int, Resolved] = {}
     replicated = [g for g in (*WHOLE, EXPERTS, MIRROR) if g in workload.groups and workload.groups[g].shape[1] > 1]
     for c in first:

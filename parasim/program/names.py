@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..errors import Violation
 from .ops import P2P, Collective
 from .text import describe
-from .workload import Workload
+from .workload import IntArray, Workload
 
 
 def unresolved(workload: Workload) -> list[Violation]:
     """A violation per class without a Program, per group, peers array or load table that is missing, and per rank that is in no group or has no peer."""
     found: list[Violation] = []
-    ranks: dict[int, list[int]] = {}
-    for rank, c in enumerate(workload.class_of_rank.tolist()):
-        ranks.setdefault(c, []).append(rank)
-    for c, members in ranks.items():
+    classes, first = np.unique(workload.class_of_rank, return_index=True)
+    for c in classes[np.argsort(first)].tolist():
+        members = np.flatnonzero(workload.class_of_rank == c)
         if not 0 <= c < len(workload.programs):
             found.append(Violation(f"rank {members[0]}", f"class {c}", f"has no Program; there are {len(workload.programs)}"))
             continue
@@ -31,20 +32,19 @@ def unresolved(workload: Workload) -> list[Violation]:
     return found
 
 
-def _outside_group(workload: Workload, name: str, ranks: list[int]) -> str:
+def _outside_group(workload: Workload, name: str, ranks: IntArray) -> str:
     if name not in workload.groups:
         return f"which the Workload does not have; known: {', '.join(workload.groups) or 'none'}"
-    held = set(workload.groups[name].ravel().tolist())
-    rank = next((r for r in ranks if r not in held), None)
-    return "" if rank is None else f"which does not hold rank {rank}"
+    left = ranks[~np.isin(ranks, workload.groups[name])]
+    return f"which does not hold rank {left[0]}" if len(left) else ""
 
 
-def _without_peer(workload: Workload, name: str, ranks: list[int]) -> str:
+def _without_peer(workload: Workload, name: str, ranks: IntArray) -> str:
     if name not in workload.peers:
         return f"which the Workload does not have; known: {', '.join(workload.peers) or 'none'}"
     peers = workload.peers[name]
-    rank = next((r for r in ranks if not 0 <= peers[r] < workload.world), None)
-    return "" if rank is None else f"where the peer of rank {rank} is {peers[rank]}: none of 0 to {workload.world - 1}"
+    left = ranks[(peers[ranks] < 0) | (peers[ranks] >= workload.world)]
+    return f"where the peer of rank {left[0]} is {peers[left[0]]}: none of 0 to {workload.world - 1}" if len(left) else ""
 
 
 def _wrong_load(workload: Workload, c: int, op: Collective) -> list[Violation]:
@@ -67,9 +67,10 @@ def _wrong_load(workload: Workload, c: int, op: Collective) -> list[Violation]:
 def lost_rows(workload: Workload) -> list[Violation]:
     """Routed exchanges move what their buffers hold: over the receivers the parts of a sender sum to its read buffer, over the senders to the written."""
     found: list[Violation] = []
-    classes = workload.bound.class_of_rank
-    first = {int(c): int((classes == c).argmax()) for c in set(classes.tolist())}
-    for c, rank in first.items() if any(t.ndim == 2 for t in workload.loads.values()) else ():
+    if not any(t.ndim == 2 for t in workload.loads.values()):
+        return found
+    classes, ranks = np.unique(workload.bound.class_of_rank, return_index=True)
+    for c, rank in zip(classes.tolist(), ranks.tolist(), strict=True):
         program = workload.bound.programs[c]
         for op in (o for body in program.bodies.values() for o in body if isinstance(o, Collective) and o.load and o.splits):
             table, at = workload.loads[op.load], workload.members(rank, op.group).tolist().index(rank)
