@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ..config.plan import Plan
 from ..parallel.layout import Layout
@@ -30,6 +31,16 @@ class Stage:
     last: int
 
 
+class Gathered(NamedTuple):
+    """Where a parameter is shared out: the flat shard of this rank, the parameters that are whole with it, their kind (units of a kind are bounded
+    together), and the group that shares them."""
+
+    shard: Ref
+    parameters: tuple[Ref, ...]
+    kind: str
+    group: str
+
+
 @dataclass
 class Draft:
     """One rank class under construction.
@@ -40,7 +51,7 @@ class Draft:
     `rows` the hidden-wide activations that sequence parallelism cuts along dim 0; `copied` those of `columns` that it cuts by key-value heads, of which
     several ranks hold copies; `shared` the gradients that need one more sum, by group,
     before the data-parallel reduction; `experts` the parameters that are spread over ep and reduced among the ranks with the same experts;
-    `shards`, under ZeRO-3, for every parameter its flat shard, the parameters that are gathered with it and the group of one more sum that they need.
+    `shards`, under ZeRO-3, for every parameter that is shared out how it becomes whole.
     """
 
     plan: Plan
@@ -57,7 +68,7 @@ class Draft:
     rows: set[str] = field(default_factory=set)
     shared: dict[str, str] = field(default_factory=dict)
     copied: set[str] = field(default_factory=set)
-    shards: dict[str, tuple[Ref, tuple[Ref, ...], str]] = field(default_factory=dict)
+    shards: dict[str, Gathered] = field(default_factory=dict)
     experts: set[str] = field(default_factory=set)
     paired: set[tuple[int, int]] = field(default_factory=set)
 

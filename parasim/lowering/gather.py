@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from ..errors import InvalidLayout, Violation
 from ..program.ops import COMPUTE, Collective, Compute, Label, Op, Ref
-from .draft import Draft
-from .shards import GATHER, shard_group, stage, stream
+from .draft import Draft, Gathered
+from .shards import GATHER, stage, stream
 
 
 @dataclass
@@ -69,9 +69,9 @@ def _runs(draft: Draft, body: list[Op]) -> list[Run]:
         for name in _used(op):
             if name not in draft.shards:
                 continue
-            shard, _, kind = draft.shards[name]
+            shard, kind = draft.shards[name].shard, draft.shards[name].kind
             run = last.get(shard)
-            between = {r.shard for r in out if run and r.first > run.last and r.last < i and draft.shards[_first(draft, r.shard)][2] == kind}
+            between = {r.shard for r in out if run and r.first > run.last and r.last < i and _unit(draft, r.shard).kind == kind}
             if run is None or len(between) >= draft.layout.zero.limit:
                 last[shard] = run = Run(shard, i, i)
                 out.append(run)
@@ -79,8 +79,8 @@ def _runs(draft: Draft, body: list[Op]) -> list[Run]:
     return out
 
 
-def _first(draft: Draft, shard: Ref) -> str:
-    return draft.buffers[shard.name].of[0]
+def _unit(draft: Draft, shard: Ref) -> Gathered:
+    return draft.shards[draft.buffers[shard.name].of[0]]
 
 
 def _used(op: Op) -> Iterable[str]:
@@ -98,7 +98,7 @@ def _with_gathers(draft: Draft, body: list[Op], runs: list[Run], *, bounded: boo
     """The body with the gathers of its runs, in their order. `bounded`: at most `limit` units of a kind are whole."""
     by_kind: dict[str, list[Run]] = {}
     for run in runs:
-        by_kind.setdefault(draft.shards[_first(draft, run.shard)][2], []).append(run)
+        by_kind.setdefault(_unit(draft, run.shard).kind, []).append(run)
     at: dict[int, list[Op]] = {}
     for kind, mine in by_kind.items():
         for j, run in enumerate(mine):
@@ -123,7 +123,7 @@ def _position(draft: Draft, runs: list[Run], j: int, bounded: bool) -> int:
 
 
 def _gather(draft: Draft, shard: Ref, kind: str, bounded: bool, *, fenced: bool) -> Collective:
-    parameters = draft.shards[_first(draft, shard)][1]
+    unit = _unit(draft, shard)
     where = stream(draft.layout, GATHER)
     window = ""
     if bounded:
@@ -131,6 +131,4 @@ def _gather(draft: Draft, shard: Ref, kind: str, bounded: bool, *, fenced: bool)
         draft.windows[window] = draft.layout.zero.limit
     layer = Label("G", axis="dp")
     after = (COMPUTE,) if fenced and where != COMPUTE else ()
-    return Collective(
-        label=layer, stream=where, after=after, window=window, op="all_gather", group=shard_group(draft.layout), reads=(shard,), writes=parameters
-    )
+    return Collective(label=layer, stream=where, after=after, window=window, op="all_gather", group=unit.group, reads=(shard,), writes=unit.parameters)

@@ -14,9 +14,9 @@ from dataclasses import replace
 from ..program.ops import COMPUTE, Compute, Kernel, Label, Op, Ref
 from ..program.workload import Call
 from .buckets import Filling, finals, last_calls, spread
-from .draft import Draft, collective
+from .draft import Draft, Gathered, collective
 from .optimizer import shared_axis, update
-from .shards import STEP, Bucket, flat_shard, reduction, stage
+from .shards import STEP, Bucket, flat_shard, reduction, shared_out, sharing, stage, unshared
 
 OVERLAPPED = ("bucketed", "per-parameter")
 
@@ -82,21 +82,25 @@ def _with_reductions(draft: Draft, key: str, final: dict[str, int], filling: Fil
 
 def _every_microbatch(draft: Draft, filling: Filling) -> None:
     """Gradients of one microbatch, reduced in the body that completes them."""
+    shared = [n for n in draft.parameters if not unshared(draft, n)]
     keys = [k for k in dict.fromkeys(c.body for c in draft.calls) if finals(draft, k)]
     late = draft.layout.data.mode not in OVERLAPPED
-    found = {key: {n: at for at, n in finals(draft, key)} for key in keys}
+    found = {key: {n: at for at, n in finals(draft, key) if n in shared} for key in keys}
     for key in keys:
-        draft.bodies[key] = _fresh(draft, draft.bodies[key])
+        draft.bodies[key] = _fresh(draft.bodies[key], {f"{n}.grad" for n in shared})
         filling.fill(found[key])
         draft.bodies[key] = _with_reductions(draft, key, found[key], filling, late=late)
-    for name in draft.parameters:
+    for name in shared:
         buffer = draft.buffers[f"{name}.grad"]
         draft.buffers[buffer.name] = replace(buffer, persistent=False, category="gathered")
+    for name in draft.parameters:
+        if name not in shared:
+            filling.add([name])
 
 
-def _fresh(draft: Draft, body: list[Op]) -> list[Op]:
-    """The body writing gradients of its microbatch: the first write of each does not add to what was there."""
-    names, begun, out = {f"{n}.grad" for n in draft.parameters}, set[str](), list[Op]()
+def _fresh(body: list[Op], names: set[str]) -> list[Op]:
+    """The body writing the gradients `names` of its microbatch: the first write of each does not add to what was there."""
+    begun, out = set[str](), list[Op]()
     for op in body:
         if isinstance(op, Compute) and names.intersection(r.name for r in op.writes):
             op = replace(op, kernels=tuple(_of_microbatch(k, names, begun) for k in op.kernels))
@@ -115,8 +119,8 @@ def _of_microbatch(kernel: Kernel, names: set[str], begun: set[str]) -> Kernel:
 
 def _scatter(draft: Draft, buckets: list[Bucket]) -> None:
     """ZeRO-3: a rank holds flat shards; the whole parameters live where they are gathered."""
-    for bucket in buckets:
+    for bucket in (b for b in buckets if shared_out(draft.layout, b)):
         shard = flat_shard(draft, bucket, "parameters", draft.layout.precision, "parameters")
         for name in bucket.parameters:
             draft.buffers[name] = replace(draft.buffers[name], persistent=False, category="gathered")
-            draft.shards[name] = (shard, tuple(Ref(n) for n in bucket.parameters), bucket.shared)
+            draft.shards[name] = Gathered(shard, tuple(Ref(n) for n in bucket.parameters), bucket.kind, sharing(draft.layout, bucket)[0])

@@ -17,13 +17,19 @@ def update(draft: Draft, buckets: list[Bucket]) -> list[Op]:
         return [*(_whole_update(draft, n) for b in buckets for n in b.parameters), _zero(draft, [f"{n}.grad" for n in draft.parameters])]
     order = {n: i for i, n in enumerate(draft.parameters)}
     ops = [op for b in sorted(buckets, key=lambda b: order[b.parameters[0]]) for op in _update(draft, b)]
-    kept = [f"dp.bucket{b.number}.grad" for b in buckets] if stage(draft.layout) >= 2 else [f"{n}.grad" for n in draft.parameters]
+    kept = [f"{n}.grad" for n in draft.parameters]
+    if stage(draft.layout) >= 2:
+        kept = [name for b in buckets for name in ([f"dp.bucket{b.number}.grad"] if shared_out(draft.layout, b) else b.gradients)]
     return [*ops, _zero(draft, kept)]
 
 
 def _update(draft: Draft, bucket: Bucket) -> list[Op]:
     """Shards, or whole parameters where nobody else has the same."""
-    return _sharded_update(draft, bucket) if shared_out(draft.layout, bucket) else [_whole_update(draft, n) for n in bucket.parameters]
+    if shared_out(draft.layout, bucket):
+        return _sharded_update(draft, bucket)
+    refs = tuple(Ref(n) for n in bucket.gradients)
+    both = [collective(Label(STEP), "all_reduce", MIRROR, refs, refs, COMPUTE, axis="pp")] if stage(draft.layout) >= 2 and draft.mirrored else []
+    return [*both, *(_whole_update(draft, n) for n in bucket.parameters)]
 
 
 def _state_dtype(draft: Draft) -> DType:

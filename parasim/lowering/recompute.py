@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ..parallel.layout import FULL, PARTS, Recompute
+from ..parallel.layout import FULL, PARTS, SPARSE, Recompute
 from ..program.ops import P2P, Collective, Msg, Op, Ref
 from .draft import Draft, Stage, relabel
 
-WHOLE = (FULL, "core_attn", "mlp", "moe")  # modules that are checkpointed whole
+WHOLE = (FULL, "core_attn", "mlp", "moe", "shared_experts")  # modules that are checkpointed whole
+DENSE = ("mlp", "act")  # modules of layers without experts
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,11 @@ def _modules(forward: list[Op], modules: tuple[str, ...]) -> Iterator[Unit]:
     """Runs of neighbouring ops of one module and layer."""
     run: list[Op] = []
     before = ("", -1)
-    for op, part in zip(forward, _parts(forward), strict=True):
-        here = (next((m for m in modules if part in PARTS[m]), ""), op.label.layer)
+    parts = _parts(forward)
+    sparse = {op.label.layer for op, part in zip(forward, parts, strict=True) if part == "router"}
+    for op, part in zip(forward, parts, strict=True):
+        absent = DENSE if op.label.layer in sparse else SPARSE
+        here = (next((m for m in modules if m not in absent and _within(part, PARTS[m])), ""), op.label.layer)
         if here != before and run:
             yield Unit(before[0], tuple(run))
             run = []
@@ -75,14 +79,18 @@ def _modules(forward: list[Op], modules: tuple[str, ...]) -> Iterator[Unit]:
 
 
 def _parts(forward: list[Op]) -> list[str]:
-    """The part of its layer that each op belongs to, by what it writes ("L3.norm1.out" -> norm1); a gather belongs to the op it gathers for."""
+    """The part of its layer that each op belongs to, by what it writes ("L3.experts.act.out" -> experts.act); a gather belongs to the op it gathers for."""
     out: list[str] = []
     for op in reversed(forward):
         layer, _, rest = op.writes[0].name.partition(".") if op.writes else ("", "", "")
         gathers = isinstance(op, Collective) and op.op == "all_gather"
-        part = rest.partition(".")[0] if layer == f"L{op.label.layer}" else ""
+        part = (rest.rpartition(".")[0] or rest) if layer == f"L{op.label.layer}" else ""
         out.append(out[-1] if gathers and out else part)
     return out[::-1]
+
+
+def _within(part: str, names: tuple[str, ...]) -> bool:
+    return any(part == name or part.startswith(f"{name}.") for name in names)
 
 
 def _again(draft: Draft, units: list[Unit], forward: list[Op], backward: list[Op], early_stop: bool) -> list[Unit]:

@@ -30,6 +30,11 @@ class Bucket:
     experts: bool = False
 
     @property
+    def kind(self) -> str:
+        """What it is gathered with at the same time as others at most `limit` times under ZeRO-3: windows are per kind."""
+        return "experts" if self.experts else self.shared
+
+    @property
     def gradients(self) -> tuple[str, ...]:
         """The buffers of their gradients."""
         return tuple(f"{n}.grad" for n in self.parameters)
@@ -64,6 +69,12 @@ def sharing(layout: Layout, bucket: Bucket) -> tuple[str, int]:
 def shared_out(layout: Layout, bucket: Bucket) -> bool:
     """Does ZeRO share out this bucket?"""
     return stage(layout) > 0 and sharing(layout, bucket)[1] > 1
+
+
+def unshared(draft: Draft, name: str) -> bool:
+    """Does no other rank hold this parameter, so that ZeRO leaves it whole? Experts where ep takes all replicas."""
+    layout = draft.layout
+    return name in draft.experts and stage(layout) > 0 and layout.degrees.ep > 1 and layout.degrees.ep == layout.degrees.replicas
 
 
 def stream(layout: Layout, name: str) -> str:

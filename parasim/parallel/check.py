@@ -184,9 +184,6 @@ def _zero(model: Model, layout: Layout) -> Iterator[Violation]:
         )
     if zero.overlap_gather and not zero.overlap:
         yield Violation("zero.overlap_gather", "true", "contradicts zero.overlap=false", "legal: false, or zero.overlap=true")
-    if zero.stage == 3 and layout.linear == "fp8":
-        rule = "shares out parameters, but precision=fp8 keeps whole fp8 copies of them through the step"
-        yield Violation("zero.stage", "3", rule, "at most 2, or precision=bf16")
 
 
 def _dtypes(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -212,13 +209,22 @@ def _model(model: Model, layout: Layout) -> Iterator[Violation]:
 
 def _recompute(model: Model, layout: Layout) -> Iterator[Violation]:
     again = layout.recompute
-    other = "mla_up_proj" if not isinstance(model, Transformer) or model.latent is None else "qkv"
-    parts = {Fixed: (), Mlp: ("mlp", "act")}.get(type(model), tuple(p for p in PARTS if p != other))
+    parts = _parts(model)
     for module in again.modules:
         if module != FULL and module not in parts:
             yield Violation("recompute.modules", module, "is no part of this model's layers", f"legal: {', '.join(('none', 'full', *parts))}")
     if again.layers is not None and FULL not in again.modules:
         yield Violation("recompute.layers", str(again.layers), "chooses among whole layers", "leave it out, or write recompute.modules: full")
+
+
+def _parts(model: Model) -> tuple[str, ...]:
+    """The modules that layers of the model have."""
+    if not isinstance(model, Transformer):
+        return ("mlp", "act") if isinstance(model, Mlp) else ()
+    missing = {"qkv" if model.latent else "mla_up_proj"}
+    missing |= set() if model.experts else {"moe", "moe_act"}
+    missing |= set() if model.experts and model.experts.shared_ffn else {"shared_experts"}
+    return tuple(p for p in PARTS if p not in missing)
 
 
 def _kernels(model: Model, layout: Layout) -> Iterator[Violation]:
@@ -259,10 +265,6 @@ def _experts(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("model.experts.topk", str(experts.topk), f"is more than model.experts.count={experts.count}", f"at most {experts.count}")
     if model.biased("up") or model.biased("down"):
         yield Violation("model.bias", str(model.bias).lower(), "cannot be laid out in the feed-forward of experts yet", "legal: false, qkv, attention")
-    zero = layout.zero
-    if degrees.ep > 1 and (zero.stage > 1 or (zero.stage and zero.shard < degrees.replicas)):
-        way = "set zero.stage to 0 or 1, and zero.shard to auto"
-        yield Violation("zero.stage", str(zero.stage), f"is modelled for parallel.ep={degrees.ep} up to stage 1, shared by all replicas", way)
     yield from _cut_experts(model, experts, layout)
     yield from _routing(experts, layout)
 

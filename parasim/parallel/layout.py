@@ -128,6 +128,7 @@ class Routing:
 
 
 FULL = "full"
+SPARSE = ("moe", "moe_act", "shared_experts")  # modules of PARTS that layers with experts have; the feed-forward modules are those of other layers
 PARTS: dict[str, tuple[str, ...]] = {  # module -> the parts of a layer it is made of, as buffers are named; Megatron-LM's names where it has them
     "layernorm": ("norm1", "norm2", "postnorm1", "postnorm2"),
     "qkv": ("qkv", "q", "q_down", "q_up", "kv_down", "kv_up"),
@@ -138,6 +139,9 @@ PARTS: dict[str, tuple[str, ...]] = {  # module -> the parts of a layer it is ma
     "residual": ("middle",),
     "mlp": ("fc1", "act", "fc2"),
     "act": ("act",),
+    "moe": ("router", "experts", "shared", "combine", "fc2"),
+    "moe_act": ("experts.act",),
+    "shared_experts": ("shared",),
 }
 
 

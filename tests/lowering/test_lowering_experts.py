@@ -146,7 +146,6 @@ def test_node_limited_dispatch_sends_a_row_per_server():
         ({"experts": {"load": {"shares": [1] * 8}}}, "must be parts of 1; they sum to 8; divide them by their sum"),
         ({"topk": 2, "experts": {"load": ALL_TO_ONE}}, "gives one expert 1 of all assignments"),
         ({"experts": {"load": {"zipf": -1}}}, "experts.load=zipf -1 is no exponent of experts' popularity; legal: 0 (even) to 10"),
-        ({"zero": {"stage": 3}}, "is modelled for parallel.ep=8 up to stage 1"),
         ({"tp": 2, "tensor": {"sequence_parallel": False}}, "must be true for experts with parallel.tp=2"),
         ({"model": {"kind": "mlp", "layers": 2, "hidden": 8}}, "parallel.ep=8 needs experts, and this model has none; legal: 1"),
     ],

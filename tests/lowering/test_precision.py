@@ -56,6 +56,18 @@ def test_copies_are_kept_in_place_of_what_they_were_made_of() -> None:
     assert kept(wide, 2) - kept(narrow, 2) == TOKENS * HIDDEN * (1 + 1 + 4 - 1) - 4 * 4
 
 
+def test_under_zero_3_weights_are_cast_whenever_they_are_gathered() -> None:
+    """Forward and backward of every microbatch gather a layer and cast its weights, the copies go with the layer; all else is as without ZeRO."""
+    m = 3
+    zero, plain = (lowered("gpt", m=m, dp=2, precision="fp8", zero={"stage": s})[1].programs[0] for s in (3, 0))
+    weights = 4 * LAYERS
+    assert kernels(zero)["cast", "bf16"] - kernels(plain)["cast", "bf16"] == 2 * m * weights - weights
+    copies = [b for n, b in zero.buffers.items() if n.endswith(".weight.scaled")]
+    assert len(copies) == weights and all(b.category == "gathered" and not b.persistent for b in copies)
+    products = ("scaled_linear", "scaled_linear_input_grad", "scaled_linear_weight_grad")
+    assert {k: kernels(zero)[k, "fp8"] for k in products} == {k: kernels(plain)[k, "fp8"] for k in products}
+
+
 def test_weight_copies_are_a_byte_per_element_of_the_linear_layers() -> None:
     _, w = lowered("gpt", precision="fp8")
     copies = [n for n in w.programs[0].buffers if n.endswith("weight.scaled")]

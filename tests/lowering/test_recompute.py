@@ -171,6 +171,7 @@ def test_recompute_lowers_the_peak_step_by_step() -> None:
     ("model", "more", "text"),
     [
         ("mlp", {"recompute": "selective"}, "recompute.modules=core_attn is no part of this model's layers; legal: none, full, mlp, act"),
+        ("gpt", {"recompute": ["moe"]}, "recompute.modules=moe is no part of this model's layers; legal: none, full, layernorm, qkv"),
         ("gpt", {"recompute": {"modules": ["act"], "layers": 2}}, "recompute.layers=2 chooses among whole layers; leave it out, or write"),
         ("mlp", {"kernels": {"dropout": True}}, "kernels.dropout=true is modelled for transformers; legal: false"),
     ],
