@@ -16,16 +16,6 @@ from ..units import format_bandwidth
 from . import style
 from .cluster_layout import Box, Sketch, Wire, arc, sketch
 
-LINK_COLOURS = {
-    "scale_up": "#009E73",
-    "nic": "#56B4E9",
-    "leaf": "#0072B2",
-    "spine": "#D55E00",
-    "dcn": "#CC79A7",
-    "pcie": "#E69F00",
-    "host": "#8C6D1F",
-    "ici": "#009E73",
-}
 NODE_COLOURS = {"gpu": "#D7EFE6", "chip": "#D7EFE6", "cpu": "#F6EBCF", "nic": "#DCEEF9", "pcie": "#FBEBCB", "switch": "#E6E6E6"}
 HEIGHT, TALL = 0.5, 0.72  # of a box in the width of a device; inches of that width at most
 POINTS = 5.2  # width of a character at font size 8 in points
@@ -84,7 +74,7 @@ def _wires(axes: Axes, made: Sketch) -> None:
         kinds.setdefault(wire.kind, []).append(wire)
     for kind, wires in kinds.items():
         paths = [_path(made.boxes[w.a], made.boxes[w.b]) for w in wires]
-        axes.add_collection(LineCollection(paths, colors=LINK_COLOURS[kind], linewidths=[_width(w.bandwidth) for w in wires], alpha=0.8, zorder=2))
+        axes.add_collection(LineCollection(paths, colors=style.LINK_COLOURS[kind], linewidths=[_width(w.bandwidth) for w in wires], alpha=0.8, zorder=2))
     for wire in made.wires:
         if wire.count > 1:
             path = _path(made.boxes[wire.a], made.boxes[wire.b])
@@ -123,11 +113,11 @@ def _legend(cluster: Cluster, used: Iterable[str]) -> list[Line2D]:
     for link in cluster.links:
         rates.setdefault(link.kind, set()).add(link.bandwidth)
     out = []
-    for kind in LINK_COLOURS:
+    for kind in style.LINK_COLOURS:
         if kind in used:
             low, high = min(rates[kind]), max(rates[kind])
             words = _rate(low) if low == high else f"{_rate(low)} to {_rate(high)}"
-            out.append(Line2D([], [], color=LINK_COLOURS[kind], linewidth=_width(high), label=f"{kind}: {words}"))
+            out.append(Line2D([], [], color=style.LINK_COLOURS[kind], linewidth=_width(high), label=f"{kind}: {words}"))
     return out
 
 

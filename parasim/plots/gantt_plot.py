@@ -18,7 +18,8 @@ from ..errors import Malformed
 from ..program.ops import COMPUTE as COMPUTE_STREAM
 from ..report import NAMES, rank_gaps, step_window
 from ..report.keys import row_keys
-from ..timeline import COMPUTE, Part, Timeline
+from ..report.lanes import lane_of, rank_per_stage, runs
+from ..timeline import COMPUTE, Timeline
 from ..units import format_seconds
 from . import style
 
@@ -43,7 +44,7 @@ def gantt(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "
     the title gives the durations of the ops. Raises Malformed for a rank that is not in the timeline, Refused for one without ops.
     """
     window = step_window(timeline)
-    shown = _default_ranks(timeline) if ranks is None else _checked(timeline, ranks)
+    shown = rank_per_stage(timeline) if ranks is None else _checked(timeline, ranks)
     scale, unit = style.time_unit(timeline.makespan)
     lanes = _lanes(timeline, shown)
     pitch = MAIN + LANE * len(lanes) + SPACE
@@ -67,21 +68,6 @@ def gantt(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "
     return figure
 
 
-def _default_ranks(timeline: Timeline) -> list[int]:
-    """The lowest kept rank of each stage, in order of depth, each once."""
-    lowest: dict[int, int] = {}
-    for part in timeline.parts:
-        for stage in stages_of(part):
-            lowest.setdefault(stage, part.rank)
-    return list(dict.fromkeys(lowest[stage] for stage in sorted(lowest))) or timeline.ranks[:1]
-
-
-def stages_of(part: Part) -> list[int]:
-    """The stages of the compute ops of a rank, in order of depth."""
-    counts = np.bincount(part["stage"][part["kind"] == COMPUTE] + 1)
-    return [int(stage) for stage in np.flatnonzero(counts[1:])]
-
-
 def _checked(timeline: Timeline, ranks: Sequence[int]) -> list[int]:
     world = len(timeline.representative)
     wrong = [r for r in ranks if not 0 <= r < world]
@@ -93,11 +79,7 @@ def _checked(timeline: Timeline, ranks: Sequence[int]) -> list[int]:
 def _lanes(timeline: Timeline, ranks: Sequence[int]) -> list[str]:
     """Kinds of streams beside the compute stream: `pp.send` holds every channel of `pp.send.*`."""
     used = np.unique(np.concatenate([timeline.of(r)["stream"] for r in ranks]))
-    return sorted({_lane(timeline.streams[s]) for s in used} - {COMPUTE_STREAM})
-
-
-def _lane(stream: str) -> str:
-    return ".".join(stream.split(".")[:2])
+    return sorted({lane_of(timeline.streams[s]) for s in used} - {COMPUTE_STREAM})
 
 
 @dataclass(frozen=True)
@@ -157,7 +139,7 @@ def _draw_rank(timeline: Timeline, rank: int, top: float, lanes: list[str], bars
     _draw_gaps(timeline, rank, top, bars)
     _draw_compute(timeline, ops[main], top, bars)
     for look, rows in _transfers(ops[~main]):
-        lane = np.array([lanes.index(_lane(timeline.streams[s])) for s in rows["stream"]])
+        lane = np.array([lanes.index(lane_of(timeline.streams[s])) for s in rows["stream"]])
         for k in np.unique(lane):
             bars.add(look, rows["start"][lane == k], rows["end"][lane == k], top + MAIN + LANE * (k + 0.15), 0.85 * LANE, look.colour)
 
@@ -166,11 +148,8 @@ def _draw_compute(timeline: Timeline, queue: NDArray[Any], top: float, bars: _Ba
     """Runs of the compute stream that work on one microbatch without a gap are one box; transfers inside a run are a strip at its foot."""
     if not len(queue):
         return
-    key = row_keys(queue, ("step", "phase", "stage", "microbatch"))
-    new = np.append(True, (key[1:] != key[:-1]) | (queue["start"][1:] > queue["end"][:-1]))
-    first, run = np.flatnonzero(new), np.cumsum(new) - 1
-    computes = np.bincount(run, weights=queue["kind"] == COMPUTE) > 0
-    starts, ends, phases = queue["start"][first], np.maximum.reduceat(queue["end"], first), queue["phase"][first]
+    first, starts, ends, computes, run = runs(queue)
+    phases = queue["phase"][first]
     for phase in np.unique(phases[computes]):
         mine = computes & (phases == phase)
         bars.add(_phase(timeline.phases[phase]), starts[mine], ends[mine], top, MAIN)

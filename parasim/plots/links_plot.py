@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from ..errors import Refused
-from ..report import link_use, step_window
+from ..report import link_series, link_use, step_window
 from ..timeline import Timeline
 from . import style
 
@@ -29,7 +28,7 @@ def links(timeline: Timeline, title: str = "") -> Figure:
     edges = np.linspace(0.0, timeline.makespan, BINS + 1)
     for axes, use in zip(panels, uses, strict=True):
         link = next(i for i, row in enumerate(timeline.links) if row[0] == use.busiest and row[1] == use.kind)
-        axes.stairs(_use(timeline, link, edges), edges / scale, fill=True, color="#0072B2", linewidth=0)
+        axes.stairs(link_series(timeline, link, edges), edges / scale, fill=True, color="#0072B2", linewidth=0)
         axes.set_ylim(0, 1)
         axes.set_yticks([0, 1], ["0", "100 %"])
         style.bare(axes, keep=("bottom", "left"))
@@ -38,17 +37,3 @@ def links(timeline: Timeline, title: str = "") -> Figure:
     panels[-1].set_xlabel(f"time ({unit})", fontsize=8, color=style.INK)
     figure.suptitle(title or "use of the busiest link of each kind", x=0.01, ha="left", fontsize=11, fontweight="bold", color=style.INK)
     return figure
-
-
-def _use(timeline: Timeline, link: int, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean use of a link in each bin, every flow at its average rate."""
-    flows = timeline.flows[timeline.flows["link"] == link]
-    flows = flows[flows["end"] > flows["start"]]
-    rate = flows["bytes"] / (flows["end"] - flows["start"])
-    times, change = np.concatenate((flows["start"], flows["end"])), np.concatenate((rate, -rate))
-    order = np.argsort(times, kind="stable")
-    times, level = times[order], np.cumsum(change[order])
-    carried = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times)))) if len(times) else np.zeros(0)
-    moved = np.interp(edges, times, carried) if len(times) else np.zeros(len(edges))
-    width = np.diff(edges)
-    return np.asarray(np.clip(np.diff(moved) / np.where(width > 0, width, 1.0) / timeline.links[link][2], 0.0, 1.0))

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from ..errors import Malformed
 from ..memory import MemoryPeak, memory_curve, memory_peaks
 from ..program.ops import CATEGORIES
+from ..report.lanes import stages_of
 from ..timeline import Timeline
 from ..units import format_memory, format_seconds
 from . import style
-from .gantt_plot import stages_of
 
 MOST_PANELS = 8
 POINTS = 1000  # per curve, more than a panel has pixels; where there are more they are thinned to the highest of their neighbours

@@ -1,32 +1,20 @@
-"""What all pictures share: a colour-blind safe palette (Okabe and Ito 2008), axes in a readable unit, figures without global state."""
+"""What all pictures share: the colours of `palette`, axes in a readable unit, figures without global state."""
 
 from __future__ import annotations
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-PHASE_COLOURS = {
-    "F": "#56B4E9",
-    "B": "#009E73",
-    "I": "#0072B2",
-    "W": "#F0E442",
-    "R": "#CC79A7",
-    "S": "#6F6F6F",
-}
-OTHER_COLOUR = "#B8B8B8"
-AXIS_COLOURS = {"tp": "#E69F00", "cp": "#A6761D", "ep": "#9E5FA8", "dp": "#8C2D04", "pp": "#D55E00", "other": "#4D4D4D"}
-IDLE_COLOUR = "#ECECEC"
-CATEGORY_COLOURS = {
-    "parameters": "#0072B2",
-    "gradients": "#56B4E9",
-    "optimizer": "#6F6F6F",
-    "activations": "#E69F00",
-    "gathered": "#009E73",
-    "buffers": "#CC79A7",
-}
-INK = "#222222"
-MUTED = "#777777"
-PHASE_NAMES = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient", "R": "R recompute", "S": "S optimizer"}
+from .palette import AXIS_COLOURS as AXIS_COLOURS
+from .palette import CATEGORY_COLOURS as CATEGORY_COLOURS
+from .palette import IDLE_COLOUR as IDLE_COLOUR
+from .palette import INK as INK
+from .palette import LINK_COLOURS as LINK_COLOURS
+from .palette import MUTED as MUTED
+from .palette import OTHER_COLOUR as OTHER_COLOUR
+from .palette import PHASE_COLOURS as PHASE_COLOURS
+from .palette import PHASE_NAMES as PHASE_NAMES
+
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 

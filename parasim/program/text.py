@@ -16,10 +16,11 @@ def describe(op: Op, microbatches: Sequence[int] = ()) -> str:
     microbatch = str(microbatches[label.slot]) if 0 <= label.slot < len(microbatches) else ""
     head = (str(label.stage) if label.stage >= 0 else "") + label.phase + microbatch
     layer = f" layer {label.layer}" if label.layer >= 0 else ""
-    return f"{head}{layer} {_what(op)} [{op.stream}]"
+    return f"{head}{layer} {what(op)} [{op.stream}]"
 
 
-def _what(op: Op) -> str:
+def what(op: Op) -> str:
+    """What an op does, without where and when: its kernels, `all_reduce tp`, its messages."""
     match op:
         case Compute():
             names = list(dict.fromkeys(k.name for k in op.kernels))
@@ -45,7 +46,7 @@ def _body_line(op: Op) -> str:
     if isinstance(op, Compute):
         kernels = "; ".join(f"{k.name}({', '.join(map(str, k.dims))})" for k in op.kernels)
         return f"  {label.phase:<4} [{op.stream}] {kernels}: {_refs(op.reads)} -> {_refs(op.writes)}{tail}"
-    return f"  {label.phase:<4} [{op.stream}] {_what(op)}: {_refs(op.reads)} -> {_refs(op.writes)}{tail}"
+    return f"  {label.phase:<4} [{op.stream}] {what(op)}: {_refs(op.reads)} -> {_refs(op.writes)}{tail}"
 
 
 def _call(call: Call) -> str:

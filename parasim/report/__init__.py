@@ -2,7 +2,7 @@
 
 from .accounting import NAMES, Gap, RankTimes, Window, rank_gaps, rank_times, step_window
 from .advice import Tried, doesnotfit
-from .network import LinkUse, link_use
+from .network import LinkUse, link_series, link_use
 from .summary import summarize
 from .text import render
 from .values import Engine, MemorySummary, Report, Stage, StepTimes
@@ -20,6 +20,7 @@ __all__ = [
     "Tried",
     "Window",
     "doesnotfit",
+    "link_series",
     "link_use",
     "rank_gaps",
     "rank_times",

@@ -51,6 +51,20 @@ def link_use(timeline: Timeline, window: Window) -> tuple[LinkUse, ...]:
     return _by_kind(timeline, mean, np.minimum(peak / capacity, 1.0))
 
 
+def link_series(timeline: Timeline, link: int, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean use of a link (an index of `timeline.links`; fraction of its bandwidth) between consecutive `edges` (seconds), every flow at its average rate."""
+    flows = timeline.flows[timeline.flows["link"] == link]
+    flows = flows[flows["end"] > flows["start"]]
+    rate = flows["bytes"] / (flows["end"] - flows["start"])
+    times, change = np.concatenate((flows["start"], flows["end"])), np.concatenate((rate, -rate))
+    order = np.argsort(times, kind="stable")
+    times, level = times[order], np.cumsum(change[order])
+    carried = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times)))) if len(times) else np.zeros(0)
+    moved = np.interp(edges, times, carried) if len(times) else np.zeros(len(edges))
+    width = np.diff(edges)
+    return np.asarray(np.clip(np.diff(moved) / np.where(width > 0, width, 1.0) / timeline.links[link][2], 0.0, 1.0))
+
+
 def _peak(start: NDArray[np.float64], end: NDArray[np.float64], rate: NDArray[np.float64]) -> float:
     """Highest sum of rates at any instant; at equal times ends come before starts."""
     if not len(rate):

@@ -53,8 +53,8 @@ def summarize(timeline: Timeline, run: Run) -> Report:
         precision=run.plan.layout.compute_dtype,
         ideal=max(t.compute for t in times.values()),
         longest_span=max(t.span for t in times.values()),
-        times=_mean_times(timeline, times),
-        comm_bytes=_comm_bytes(timeline, window),
+        times=mean_times(timeline, times),
+        comm_bytes=comm_bytes(timeline, window),
         memory=_memory(timeline, run, by_stage),
         stages=_stages(by_stage, times, window),
         links=link_use(timeline, window),
@@ -94,7 +94,7 @@ def _weights(timeline: Timeline, ranks: Iterable[int]) -> list[float]:
     return [multiplicity.get(r, 0) / len(timeline.representative) for r in ranks]
 
 
-def _mean_times(timeline: Timeline, times: Mapping[int, RankTimes]) -> StepTimes:
+def mean_times(timeline: Timeline, times: Mapping[int, RankTimes]) -> StepTimes:
     """Means over all ranks of the cluster (a kept rank counts as often as it stands for others)."""
     weights = np.array(_weights(timeline, times))
     accounts = list(times.values())
@@ -112,7 +112,7 @@ def _by_axis(values: Any) -> dict[str, float]:
     return {name: float(v) for name, v in zip(NAMES, values, strict=True) if name != "other" or v}
 
 
-def _comm_bytes(timeline: Timeline, window: Window) -> dict[str, float]:
+def comm_bytes(timeline: Timeline, window: Window) -> dict[str, float]:
     """Mean over ranks of the wire bytes that a rank sends in the step, per axis."""
     many = timeline.multiplicity
     axes, weighted = [], []

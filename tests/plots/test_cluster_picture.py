@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from parasim import plots
 from parasim.plots.cluster_layout import sketch
-from parasim.plots.cluster_plot import LINK_COLOURS, NODE_COLOURS
+from parasim.plots.cluster_plot import NODE_COLOURS
+from parasim.plots.palette import LINK_COLOURS
 from parasim.topology.builders import IDEAL, from_graph, ideal
 from parasim.topology.changes import remove
 from parasim.topology.cluster import LINK_KINDS, NODE_KINDS, Link

@@ -1,0 +1,50 @@
+"""How the ops of a rank are laid out for people: lanes of streams, runs of one microbatch, the ranks worth showing."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..timeline import COMPUTE, Part, Timeline
+from .keys import row_keys
+
+
+class Runs(NamedTuple):
+    """Stretches of a compute stream: the row each begins with, seconds, whether anything is computed in it, and the run of each row."""
+
+    first: NDArray[np.int64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
+    computes: NDArray[np.bool_]
+    of_row: NDArray[np.int64]
+
+
+def rank_per_stage(timeline: Timeline) -> list[int]:
+    """The lowest kept rank of each stage, in order of depth, each once."""
+    lowest: dict[int, int] = {}
+    for part in timeline.parts:
+        for stage in stages_of(part):
+            lowest.setdefault(stage, part.rank)
+    return list(dict.fromkeys(lowest[stage] for stage in sorted(lowest))) or timeline.ranks[:1]
+
+
+def stages_of(part: Part) -> list[int]:
+    """The stages of the compute ops of a rank, in order of depth."""
+    counts = np.bincount(part["stage"][part["kind"] == COMPUTE] + 1)
+    return [int(stage) for stage in np.flatnonzero(counts[1:])]
+
+
+def lane_of(stream: str) -> str:
+    """The kind of a stream: `pp.send` holds every channel of `pp.send.*`."""
+    return ".".join(stream.split(".")[:2])
+
+
+def runs(queue: NDArray[Any]) -> Runs:
+    """Ops of a compute stream (in order, at least one) that work on one microbatch of a stage without a gap are one run."""
+    key = row_keys(queue, ("step", "phase", "stage", "microbatch"))
+    new = np.append(True, (key[1:] != key[:-1]) | (queue["start"][1:] > queue["end"][:-1]))
+    first, run = np.flatnonzero(new), np.cumsum(new) - 1
+    computes = np.bincount(run, weights=queue["kind"] == COMPUTE) > 0
+    return Runs(first, queue["start"][first], np.maximum.reduceat(queue["end"], first), computes, run)
