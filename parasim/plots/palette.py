@@ -34,3 +34,13 @@ LINK_COLOURS = {
 INK = "#222222"
 MUTED = "#777777"
 PHASE_NAMES = {"F": "F forward", "B": "B backward", "I": "I input gradient", "W": "W weight gradient", "R": "R recompute", "S": "S optimizer"}
+# What takes the place of colours that are hard to see on a dark background; still apart from the others for every form of colour blindness.
+ON_DARK = {
+    "#8C2D04": "#C9553F",
+    "#4D4D4D": "#9A9A9A",
+    "#6F6F6F": "#8E8E8E",
+    "#0072B2": "#3C8FD0",
+    "#A6761D": "#B98A35",
+    "#8C6D1F": "#B0904A",
+    "#9E5FA8": "#B57FC0",
+}

@@ -1,0 +1,29 @@
+// Two timelines side by side: every number of one beside the other's; op by op where both ran the same program.
+
+class ComparisonPane {
+  constructor(sides, comparison) {
+    const [a, b] = sides, measured = a.called === "predicted" || a.called === "measured";
+    const section = pane("comparison", "Comparison", measured ? "Signed: above zero the second is larger." : "Signed: above zero the second is larger; both are on one time axis below.");
+    const rows = comparison.rows.map(([name, unit, x, y]) => {
+      const format = FORMATS[unit], off = y - x, points = unit === "share";
+      const change = off === 0 ? "0" : points ? `${signed((100 * off).toFixed(1), off)} points` : signed(format(Math.abs(off)), off);
+      const share = points || x === 0 ? "" : `${off > 0 ? "+" : ""}${percent(off / x)}`;
+      return [name, format(x), format(y), change, share, bar(off, x, points)];
+    });
+    section.append(table(["", a.called, b.called, "difference", "", ""], rows, "Numbers of both"));
+    section.append(comparison.ops ? this.ops(comparison.ops) : h("p", { class: "note" }, "Not compared op by op: ", named(comparison.why)));
+  }
+
+  ops({ ops, starts }) {
+    const rows = ops.map((o) => [[o.kind, o.axis, o.phase].filter(Boolean).join(" "), count(o.ops), seconds(o.predicted_s), seconds(o.measured_s), o.error === null ? "-" : `${o.error > 0 ? "+" : ""}${percent(o.error)}`]);
+    return h("details", {}, h("summary", {}, "Op by op"),
+      h("p", {}, `Starts differ by ${seconds(starts.mean_s)} on average, by ${seconds(starts.max_s)} at most (`, named(starts.worst), ")."),
+      table(["ops", "count", "first or predicted", "second or measured", "first / second - 1"], rows, "Durations of ops"));
+  }
+}
+
+// To the left of the middle where it fell, to the right where it rose; full at a doubling or a halving.
+function bar(off, x, points) {
+  const share = Math.min(1, Math.abs(points ? off : x ? off / x : off ? 1 : 0)) * 50;
+  return h("span", { class: "rise", "aria-hidden": "true" }, h("i", { css: off < 0 ? { right: "50%", width: `${share}%` } : { left: "50%", width: `${share}%` } }));
+}
