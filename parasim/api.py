@@ -21,6 +21,7 @@ from .cost.pricing import seconds as kernel_seconds
 from .cost.profile import datasheet, load_profile
 from .errors import Deadlock, DoesNotFit, Malformed
 from .executor import execute
+from .html import Side
 from .lowering import lower
 from .lowering.study import Study, lower_study
 from .plots.artist import Artist, Picture, draw
@@ -57,6 +58,25 @@ class Result:
     workload: Workload
     timeline: Timeline
     report: Report
+
+    def write_html(self, path: Path | str, other: Result | None = None) -> Path:
+        """Write the page with the interactive timeline, alone or against another result; the path. Raises Malformed where it cannot be written."""
+        from .html import write
+
+        write(Path(path), self.side, None if other is None else other.side)
+        return Path(path)
+
+    @property
+    def side(self) -> Side:
+        """What a page says of it."""
+        return Side(self.run.name, self.timeline, self.report.to_json(), self.run, self.workload)
+
+    def to_pandas(self) -> Any:
+        """The ops of the timeline. Raises MissingExtra where pandas is not installed."""
+        return self.timeline.to_pandas()
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
 
 
 def simulate_run(run: Run, *, fold: bool = True) -> Result:

@@ -305,6 +305,21 @@ def plot(
 
 
 @app.command()
+def report(
+    source: Annotated[Path, typer.Argument(metavar="RUN.yaml|TIMELINE.npz", help="What to show; of a timeline also the report.json beside it.")],
+    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with.")] = None,
+    html: Annotated[Path, typer.Option(metavar="OUT.html", help="The page: one file, for any browser, without a network.")] = ...,  # type: ignore[assignment]
+    overrides: Overrides = None,
+    variant: Annotated[str, typer.Option(metavar="K=V,K=V", help="Instead of OTHER: the same run with these settings.")] = "",
+) -> None:
+    """Write a page with an interactive timeline, memory, links and layout; of two runs a comparison."""
+    from .jobs import write_page
+
+    write_page(source, other, overrides or (), variant, html)
+    typer.echo(f"wrote {html}")
+
+
+@app.command()
 def export(
     form: Annotated[str, typer.Argument(help="perfetto (ui.perfetto.dev), or memory-snapshot (pytorch.org/memory_viz).")],
     timeline: Annotated[Path, typer.Argument(metavar="TIMELINE.npz")],

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, time_schedule, time_study, writable
+from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, simulate_run, time_schedule, time_study, writable
 from .collectives.table import parse_ranks, parse_sizes, rows
 from .config import Run
 from .cost.profile import load_profile, save_profile
@@ -29,6 +29,7 @@ from .units import format_bandwidth, format_bytes, format_memory, format_seconds
 from .words import known
 
 if TYPE_CHECKING:
+    from .html import Side
     from .plan.search import Search
     from .plan.whatif import WhatIf
 
@@ -158,6 +159,36 @@ def plot_file(kind: str, source: str, out: Path, devices: int) -> None:
         _write(picture(kind, Path(source)), out)
     else:
         draw(kind, load_cluster(source, devices) if kind in OF_CLUSTERS else Timeline.load(Path(source)), out)
+
+
+def write_page(source: Path, other: Path | None, overrides: Sequence[str], variant: str, out: Path) -> None:
+    """Write the page of a run file or a timeline.npz, alone or against another one or a variant of the run. Raises Malformed, and what `load` raises."""
+    from .html import write
+    from .plan.settings import variant as settings_of
+
+    if out.suffix not in (".html", ".htm"):
+        raise Malformed(f"--html {out}: the ending must be .html")
+    if other is not None and variant:
+        raise Malformed("give either OTHER or --variant, not both")
+    writable(out.parent)
+
+    first = _side(source, overrides)
+    if variant:
+        changed = _side(source, [*overrides, *(f"{k}={v}" for k, v in settings_of(variant))])
+        write(out, first, replace(changed, name=f"{first.name}, {variant}"))
+    else:
+        write(out, first, None if other is None else _side(other, overrides if {source.suffix, other.suffix}.isdisjoint({".npz"}) else ()))
+
+
+def _side(path: Path, more: Sequence[str]) -> Side:
+    """What a page says of a run file with overrides, or of a timeline. Raises Malformed where a timeline is to be changed."""
+    from .html import side_of
+
+    if path.suffix != ".npz":
+        return simulate_run(load(path, more)).side
+    if more:
+        raise Malformed(f"{path}: --set and --variant change run files; a timeline is what it is")
+    return side_of(path)
 
 
 def export_file(form: str, source: Path, out: Path, rank: int) -> None:

@@ -221,6 +221,20 @@ class Timeline:
 
         save(self, Path(path))
 
+    def to_pandas(self, table: str = "ops") -> Any:
+        """`ops`, `flows`, `memory` or `edges` as a pandas DataFrame, names in place of numbers, units in the names of columns.
+
+        Raises Malformed for another table, MissingExtra where pandas is not installed.
+        """
+        from .timeline_frames import frame
+
+        return frame(self, table)
+
+    def _repr_html_(self) -> str:
+        from .timeline_frames import facts
+
+        return facts(self)
+
     @staticmethod
     def load(path: Path | str) -> Timeline:
         """Read what `save` wrote. Raises Malformed for a missing file, Unparsable for anything that is not a Timeline of this version."""

@@ -12,12 +12,11 @@ from ..program.ops import COMPUTE as COMPUTE_STREAM
 from ..report import Window, rank_gaps
 from ..report.folding import ranges
 from ..report.lanes import lane_of, runs
-from .columns import Columns, distinct
+from .columns import WHOLE, Columns, distinct
 from .details import op_details, op_links, partners
 from .side import Side
 
 NANOSECOND = 1e-9
-MOST_TICKS = 2**32 - 1
 MOST_POINTS, ALL_POINTS = 3000, 60_000  # of one memory curve, of all
 MOST_MEMBERS = 6  # ranges in the list of ranks that one stands for
 KEY = ("kind", "phase", "axis", "stage", "layer", "detail")
@@ -30,8 +29,8 @@ class Bars:
         self.side = side
         self.columns = Columns()
         longest = max(side.timeline.makespan, NANOSECOND)
-        self.tick = max(NANOSECOND, longest / MOST_TICKS)
-        self.bytes_tick = max(1.0, max((p.nbytes for p in memory_peaks(side.timeline).values()), default=1.0) / 2**30)
+        self.tick = max(NANOSECOND, longest / (WHOLE - 1))
+        self.bytes_tick = max(1.0, max((p.nbytes for p in memory_peaks(side.timeline).values()), default=1.0) / (WHOLE // 4))
 
     def to_json(self) -> dict[str, Any]:
         """`ranks` with their slices of the columns, the tables, the columns."""
@@ -165,7 +164,7 @@ class Bars:
             put.put_steps(f"memory_{i}", held[:, i])
 
     def _ticks(self, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-        return np.minimum(np.rint(seconds / self.tick).astype(np.int64), MOST_TICKS)
+        return np.minimum(np.rint(seconds / self.tick).astype(np.int64), (WHOLE - 1))
 
     def _times(self, name: str, start: NDArray[np.float64], end: NDArray[np.float64], heads: NDArray[np.int64]) -> None:
         """Starts as gaps to the end before (from zero at each of `heads`) and durations: numbers that repeat, and so compress."""

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+WHOLE = 2**32  # numbers that four bytes tell apart
 LEVEL = 7  # of zlib
 ALIGNED = 8  # bytes: a typed array of JavaScript begins at a multiple of its width
 INTEGERS = ("u1", "u2", "u4")
@@ -39,7 +40,7 @@ class Columns:
 
     def put_steps(self, name: str, values: Any) -> None:
         """A column of numbers from 0 to 2**32 - 1 as differences to the one before (modulo 2**32): for what grows evenly."""
-        self.put(name, np.mod(np.diff(np.asarray(values, dtype=np.int64), prepend=0), 2**32), "u4")
+        self.put(name, np.mod(np.diff(np.asarray(values, dtype=np.int64), prepend=0), WHOLE), "u4")
 
     def to_json(self) -> dict[str, Any]:
         """`where[name]` is [type, offset, length]; `data` the compressed bytes."""

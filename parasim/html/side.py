@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from ..config import Run
 from ..program.workload import Workload
 from ..report import Window, step_window
+from ..report.values import SCHEMA as REPORT
 from ..timeline import COMPUTE, Timeline
 
 MOST_OPS = 800_000  # in one page; ranks beyond that are left out, and the page says so
@@ -69,3 +73,25 @@ class Side:
     def rows(self) -> NDArray[np.int64]:
         """Row numbers of the ops of `shown`."""
         return np.flatnonzero(np.isin(self.timeline.ops["rank"], self.shown))
+
+
+def side_of(path: Path) -> Side:
+    """A saved timeline, with the report.json beside it where that is of the same step. Raises Malformed, Unparsable."""
+    timeline = Timeline.load(path)
+    alone = Side(path.stem if path.stem != "timeline" else path.resolve().parent.name, timeline)
+    report = _report_beside(path)
+    same = report is not None and report.get("world_size") == len(timeline.representative) and _close(report.get("step_time_s"), alone.window.length)
+    return Side(str(report["name"]), timeline, report) if same and report is not None else alone
+
+
+def _report_beside(path: Path) -> dict[str, Any] | None:
+    """What `parasim run` wrote into the same folder."""
+    try:
+        report = json.loads(path.with_name("report.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) and report.get("schema") == REPORT and isinstance(report.get("name"), str) else None
+
+
+def _close(a: object, b: float) -> bool:
+    return isinstance(a, float) and math.isclose(a, b, rel_tol=1e-9)

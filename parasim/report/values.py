@@ -213,6 +213,17 @@ class Report:
             "excluded": list(self.memory.excluded),
         }
 
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with a row per stage: rank, seconds, peak bytes. Raises MissingExtra where pandas is not installed."""
+        from .notebook import frame
+
+        return frame(self)
+
+    def _repr_html_(self) -> str:
+        from .notebook import as_html
+
+        return as_html(self)
+
     def __str__(self) -> str:
         from .text import as_text
 

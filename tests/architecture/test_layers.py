@@ -8,13 +8,13 @@ from .source import imports, modules
 
 # Lowest first. Rooms of a layer that stand in one tuple may import each other (without cycles); different tuples of a layer may not.
 LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
-    (("units", "errors", "provenance", "documents", "words", "hashes", "collecting"),),
+    (("units", "errors", "provenance", "documents", "words", "hashes", "collecting", "markup", "frames"),),
     (("model",), ("program",), ("topology",)),
-    (("parallel", "schedules"), ("timeline", "timeline_columns", "timeline_files"), ("cost",)),
+    (("parallel", "schedules"), ("timeline", "timeline_columns", "timeline_files", "timeline_frames"), ("cost",)),
     (("config",),),
     (("lowering",), ("collectives",)),
     (("sim",), ("executor",)),
-    (("memory", "report", "comparison", "plots"),),
+    (("memory", "report", "comparison", "plots", "html"),),
     (("plan",),),
     (("api", "jobs"),),
     (("cli", "__main__"),),
@@ -28,6 +28,7 @@ ONLY_IN = {
     "simpy": {"sim"},
     "torch": {"executor"},
     "matplotlib": {"plots"},
+    "pandas": {"frames"},
     "yaml": {"documents"},  # one reading of scalars, one wording of faults
     "difflib": {"words", "units"},  # in a unit the case has a meaning
 }
@@ -36,6 +37,8 @@ LATE = {
     ("parasim.program.workload", "parasim.program.edges"),  # Program.resolved
     ("parasim.timeline", "parasim.timeline_files"),  # Timeline.save, Timeline.load
     ("parasim.report.values", "parasim.report.text"),  # str(Report)
+    ("parasim.report.values", "parasim.report.notebook"),  # Report.to_pandas
+    ("parasim.timeline", "parasim.timeline_frames"),  # Timeline.to_pandas
 }
 RANK = {room: (level, group) for level, layer in enumerate(LAYERS) for group, rooms in enumerate(layer) for room in rooms}
 
