@@ -11,7 +11,7 @@ from ..topology.cluster import Cluster
 from ..topology.ladder import ladder as rungs
 from ..units import format_bandwidth, format_seconds
 from . import style
-from .cluster_plot import LINK_COLOURS
+from .palette import LINK_COLOURS
 
 MEMORY_COLOUR = "#222222"
 

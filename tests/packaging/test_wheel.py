@@ -46,9 +46,10 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_carries_every_data_file(wheel: Path) -> None:
-    """Clusters, accelerators, models, profiles, the default run and the mark of a typed package, byte for byte."""
+    """Clusters, accelerators, models, profiles, the default run, the page and the mark of a typed package, byte for byte."""
     due = {f"parasim/_data/{p.relative_to(ROOT).as_posix()}": p for p in (ROOT / "topologies").rglob("*") if p.is_file()}
     due |= {p.relative_to(ROOT).as_posix(): p for p in (ROOT / "parasim").rglob("*.yaml") if "_data" not in p.parts}
+    due |= {p.relative_to(ROOT).as_posix(): p for p in (ROOT / "parasim" / "html" / "static").iterdir()}
     due["parasim/py.typed"] = ROOT / "parasim" / "py.typed"
     assert len(due) > 15
     with zipfile.ZipFile(wheel) as archive:
@@ -62,6 +63,8 @@ def test_a_run_outside_the_checkout(elsewhere: Path, tmp_path: Path) -> None:
     _call(elsewhere / "parasim", "run", cwd=tmp_path)
     results = tmp_path / "parasim-out" / "default"
     assert {p.name for p in results.iterdir()} == {"report.json", "timeline.npz", "timeline.png", "memory.png", "trace.pftrace"}
+    _call(elsewhere / "parasim", "report", results / "timeline.npz", "--html", "page.html", cwd=tmp_path)
+    assert "const data = JSON.parse" in (tmp_path / "page.html").read_text()
     assert json.loads((results / "report.json").read_text())["world_size"] == 64
 
 
