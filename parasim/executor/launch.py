@@ -33,10 +33,13 @@ class Outcome:
     error: str = ""
 
 
-def outcomes(function: Callable[..., Any], world: int, *args: Any, timeout: float = 60.0) -> list[Outcome]:
-    """Run `function(*args)` in `world` local processes joined by gloo over loopback, and wait at most `timeout` seconds for all of them.
+def outcomes(
+    function: Callable[..., Any], world: int, *args: Any, timeout: float = 60.0, enter: Callable[[int], None] | None = None
+) -> list[Outcome]:
+    """Run `function(*args)` in `world` local processes joined by gloo, and wait at most `timeout` seconds for all of them.
 
-    `function`, `args` and the values are pickled. No process is left when this returns: one that does not end in time is killed.
+    `function`, `args` and the values are pickled, and so is `enter`, which a process calls with its rank before anything else: to join another
+    network than loopback. No process is left when this returns: one that does not end in time is killed.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "parasim.executor.reference"])
@@ -44,7 +47,7 @@ def outcomes(function: Callable[..., Any], world: int, *args: Any, timeout: floa
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe() for _ in range(world)]
         processes = [
-            context.Process(target=_child, args=(pipes[r][1], function, r, world, str(Path(folder) / "store"), timeout, args), daemon=True)
+            context.Process(target=_child, args=(pipes[r][1], function, r, world, str(Path(folder) / "store"), timeout, enter, args), daemon=True)
             for r in range(world)
         ]
         try:
@@ -77,7 +80,18 @@ def _collect(connections: list[Any], processes: list[Any], deadline: float, time
     return [found.get(r, Outcome(error=f"did not end within {timeout:g} s")) for r in range(len(connections))]
 
 
-def _child(connection: Any, function: Callable[..., Any], rank: int, world: int, store: str, timeout: float, args: tuple[Any, ...]) -> None:
+def _child(
+    connection: Any,
+    function: Callable[..., Any],
+    rank: int,
+    world: int,
+    store: str,
+    timeout: float,
+    enter: Callable[[int], None] | None,
+    args: tuple[Any, ...],
+) -> None:
+    if enter is not None:
+        enter(rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     try:
@@ -93,11 +107,11 @@ def _child(connection: Any, function: Callable[..., Any], rank: int, world: int,
     os._exit(0)
 
 
-def spawn(function: Callable[..., Any], world: int, *args: Any, timeout: float = 60.0) -> list[Any]:
+def spawn(function: Callable[..., Any], world: int, *args: Any, timeout: float = 60.0, enter: Callable[[int], None] | None = None) -> list[Any]:
     """The values of `outcomes`, in rank order. Raises Failed with every rank's error if one failed."""
     if world < 1:
         raise Malformed(f"ranks={world} must be at least 1")
-    ended = outcomes(function, world, *args, timeout=timeout)
+    ended = outcomes(function, world, *args, timeout=timeout, enter=enter)
     wrong = [f"rank {r}: {o.error}" for r, o in enumerate(ended) if o.error]
     if wrong:
         raise Failed("\n".join(wrong))
