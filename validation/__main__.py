@@ -12,13 +12,14 @@ from .bench import bench
 from .collectives import collectives
 from .fit import fit
 from .job import job
+from .lab.command import lab
 from .lecture import lecture
 from .network import network
 from .numeric import numeric
 from .published import published
 from .tpu import tpu
 
-COMMANDS = (published, collectives, tpu, network, fit, bench, job, lecture, numeric)
+COMMANDS = (published, collectives, tpu, network, fit, bench, job, lecture, numeric, lab)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

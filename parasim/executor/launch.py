@@ -33,16 +33,15 @@ class Outcome:
     error: str = ""
 
 
-def outcomes(
-    function: Callable[..., Any], world: int, *args: Any, timeout: float = 60.0, enter: Callable[[int], None] | None = None
-) -> list[Outcome]:
+def outcomes(function: Callable[..., Any], world: int, *args: Any, timeout: float = 60.0, enter: Callable[[int], None] | None = None) -> list[Outcome]:
     """Run `function(*args)` in `world` local processes joined by gloo, and wait at most `timeout` seconds for all of them.
 
     `function`, `args` and the values are pickled, and so is `enter`, which a process calls with its rank before anything else: to join another
     network than loopback. No process is left when this returns: one that does not end in time is killed.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed", "parasim.executor.reference"])
+    used = {getattr(f, "func", f).__module__ for f in (function, enter) if f is not None} - {"__main__"}  # imported once, by the one that forks
+    context.set_forkserver_preload(["torch", "torch.distributed", "parasim.executor.reference", *sorted(used)])
     deadline = time.monotonic() + timeout
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe() for _ in range(world)]

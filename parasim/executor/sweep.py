@@ -118,6 +118,6 @@ def _workload(
         programs=tuple(Program({**buffers, "done": done}, {"body": body}, calls) for body in bodies),
         class_of_rank=np.zeros(ranks, dtype=np.int64) if role is None else role,
         groups={"world": everyone[None]},
-        peers=peers,
+        peers=dict(peers),
         coordinates={"dp": everyone},
     )

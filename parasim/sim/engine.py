@@ -101,7 +101,7 @@ class _Meeting:
 class Engine:
     """One run. `simulate` in the package reads the result off `ranks`, `transfers` and `fold`."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, profile: Profile, *, folding: bool) -> None:
+    def __init__(self, workload: Workload, cluster: Cluster, profile: Profile, *, folding: bool, network: type[Network] = Network) -> None:
         if workload.world > len(cluster.devices):
             raise Refused([Violation("devices", str(workload.world), f"exceeds the {len(cluster.devices)} devices of cluster {cluster.name}")])
         workload = workload.bound
@@ -110,7 +110,7 @@ class Engine:
         self.traffic = Traffic(workload, cluster, profile)
         self.capacity: NDArray[np.float64] = capacity(cluster, profile)
         self.fold: Fold = fold(workload, cluster, self.traffic, self.capacity, enabled=folding)
-        self.network = Network(self.env, [bandwidth for _, _, bandwidth, _ in self.fold.links])
+        self.network = network(self.env, [bandwidth for _, _, bandwidth, _ in self.fold.links])
         self.ranks = [Rank(r, int(workload.class_of_rank[r]), workload.program_of(r)) for r in self.fold.representatives]
         self.transfers: list[Transfer] = []
         self.events = 0

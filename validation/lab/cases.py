@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,10 @@ from parasim import documents
 from parasim.config.loading import build
 from parasim.config.run import Run
 from parasim.errors import Malformed
-from parasim.executor.sweep import collectives, messages
+from parasim.executor.sweep import collective_costs, collectives, message_costs, messages
 from parasim.lowering import lower
 from parasim.program.workload import Workload
+from parasim.timeline import Timeline
 from parasim.topology.cluster import Cluster
 from parasim.topology.loader import load_cluster
 from parasim.units import parse
@@ -55,7 +56,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Single:
-    """CALLS calls of one collective over all ranks of a network, or of messages between pairs of ranks (p2p), each after a pause."""
+    """CALLS calls of one collective over all ranks of a network, or of messages between pairs of ranks (p2p), each after a pause.
+
+    One call where not every rank waits for all (broadcast): the next would start before the last one has ended.
+    """
 
     name: str
     network: str
@@ -69,7 +73,11 @@ class Single:
         ranks = len(cluster_of(self.network).devices)
         if self.op == "p2p":
             return messages(ranks, self.nbytes, CALLS, PAUSE)
-        return collectives(self.op, ranks, self.nbytes, CALLS, PAUSE)  # type: ignore[arg-type]
+        return collectives(self.op, ranks, self.nbytes, 1 if self.op == "broadcast" else CALLS, PAUSE)  # type: ignore[arg-type]
+
+    def costs(self, timeline: Timeline) -> list[float]:
+        """Seconds of every call, from when the last rank had slept to when the last may go on."""
+        return (message_costs if self.op == "p2p" else collective_costs)(timeline)
 
 
 @dataclass(frozen=True)
@@ -77,24 +85,29 @@ class Cases:
     """All of a file, in its order."""
 
     cases: tuple[Case, ...]
-    singles: tuple[Single, ...] = field(default=())
+    singles: tuple[Single, ...] = ()
+
+    @property
+    def all(self) -> tuple[Case | Single, ...]:
+        """Cases, then singles."""
+        return *self.cases, *self.singles
 
     def named(self, names: Sequence[str]) -> Cases:
         """Those called so; all where no name is given. Raises Malformed for an unknown name."""
         if not names:
             return self
-        every = [c.name for c in (*self.cases, *self.singles)]
+        every = [c.name for c in self.all]
         wanted = {known(name, every, "case") for name in names}
         return Cases(tuple(c for c in self.cases if c.name in wanted), tuple(s for s in self.singles if s.name in wanted))
 
     @property
     def networks(self) -> tuple[str, ...]:
         """The networks that they need, each once."""
-        return tuple(dict.fromkeys(c.network for c in (*self.cases, *self.singles)))
+        return tuple(dict.fromkeys(c.network for c in self.all))
 
     def on(self, network: str) -> tuple[Case | Single, ...]:
         """Those of one network."""
-        return tuple(c for c in (*self.cases, *self.singles) if c.network == network)
+        return tuple(c for c in self.all if c.network == network)
 
 
 def network_file(name: str) -> Path:
@@ -119,11 +132,12 @@ def read_cases(path: Path) -> Cases:
     common, models = tree.get("common") or {}, tree.get("models") or {}
     cases = tuple(_case(path, entry, common, models) for entry in tree.get("cases") or ())
     singles = tuple(_single(path, entry) for entry in tree.get("singles") or ())
-    names = [c.name for c in (*cases, *singles)]
+    found = Cases(cases, singles)
+    names = [c.name for c in found.all]
     twice = [n for i, n in enumerate(names) if n in names[:i]]
     if twice:
         raise Malformed(f"{path}: two cases are called {twice[0]}")
-    return Cases(cases, singles)
+    return found
 
 
 def _case(path: Path, entry: Mapping[str, Any], common: Mapping[str, Any], models: Mapping[str, Any]) -> Case:

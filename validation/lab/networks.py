@@ -60,9 +60,10 @@ class Network:
         """Every port with its rate in bits per second."""
         return tuple((end, cable.rate) for cable in self.cables for end in cable.ends)
 
-    def host_of(self, rank: int) -> Host:
-        """Where a rank lives."""
-        return next(h for h in self.hosts if rank in h.ranks)
+    @property
+    def home(self) -> dict[int, str]:
+        """The host of every rank."""
+        return {rank: host.name for host in self.hosts for rank in host.ranks}
 
 
 def network_of(cluster: Cluster) -> Network:
@@ -81,9 +82,9 @@ def network_of(cluster: Cluster) -> Network:
     leaving = _leaving(tree, list(hosts))
     ports: dict[str, int] = defaultdict(int)
     cables = []
-    for a, b, rate in tree.edges(data="rate"):
+    for a, b in tree.edges:
         ends = tuple(Port(names[x], _device(names[x], ports), tuple(leaving[x, y])) for x, y in ((a, b), (b, a)))
-        cables.append(Cable((ends[0], ends[1]), rate))
+        cables.append(Cable((ends[0], ends[1]), int(tree.edges[a, b]["rate"])))
     found = tuple(Host(names[v], f"10.77.0.{i + 1}", tuple(ranks)) for i, (v, ranks) in enumerate(hosts.items()))
     crowded = [h.name for h in found if ports[h.name] != 1]
     if crowded:

@@ -1,9 +1,9 @@
 """The commands of `ip` and `tc` that lay out a Network, as text: batches per namespace, in the order in which they must run.
 
-Every port, hosts' and switches' alike, is an HTB class of the cable's rate with one fair class per pair of hosts below it. What matters, and
-was found by trying: pairs of their own (TCP flows that share one queue share it by chance), a burst of one packet (an idle port passes
-its burst for free), GSO packets of 16 kB (64 kB ones exceed the burst and are cut in software), and queues of 250 kB (longer ones fill up and make
-flows late that another port limits; shorter ones drop).
+Every port, hosts' and switches' alike, is an HTB class of the cable's rate with fair classes below it: some for every pair of hosts, among which
+the connections of a pair are spread by their port numbers. What matters, and was found by trying: classes of their own (TCP flows that share
+one queue share it by chance), a burst of one packet (an idle port passes its burst for free), GSO packets of 16 kB (64 kB ones exceed the
+burst and are cut in software), and queues of 250 kB (longer ones fill up and make flows late that another port limits; shorter ones drop).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ SYSCTL = {
     "net.ipv4.tcp_wmem": "4096 65536 65536",  # a send returns when the bytes have gone, not when they are buffered
 }
 CONGESTION = "cubic"
-FIRST_PAIR = 0x100  # class ids of pairs; 1 is the port, DEFAULT what belongs to no pair (ARP)
+LOW_BITS = 0x6  # of a TCP port: those by which Linux gives out one after the other; its lowest bit is often the same
+FLOWS = tuple((source, target) for source in range(0, LOW_BITS + 1, 2) for target in range(0, LOW_BITS + 1, 2))
+FIRST_PAIR, FIRST_FLOW = 0x100, 0x1000  # class ids; 1 is the port, DEFAULT what belongs to no pair (ARP)
 DEFAULT = 0x99
 
 
@@ -56,7 +58,7 @@ def layout(network: Network, *, shaped: bool = True) -> Iterator[Batch]:
 
 def _host(address: str) -> tuple[str, ...]:
     return (
-        "link set lo up",
+        f"link set lo mtu {MTU} up",  # with larger packets a send buffer of 64 kB waits for delayed acknowledgements
         f"link set e0 gso_max_size {GSO}",
         f"addr add {address}/24 dev e0",
         "link set e0 up",
@@ -65,19 +67,22 @@ def _host(address: str) -> tuple[str, ...]:
 
 
 def shaping(port: Port, rate: int, network: Network) -> tuple[str, ...]:
-    """The tc batch of one port of `rate` bits per second: a class per pair of hosts that leaves there, each of which may take all when alone."""
-    own = f"burst {BURST} cburst {BURST} quantum {QUANTUM}"
-    share = max(rate // max(len(port.pairs), 1), 1)
+    """The tc batch of one port of `rate` bits per second: classes of the flows that leave there, each of which may take all when alone."""
+    device, own = port.device, f"burst {BURST} cburst {BURST} quantum {QUANTUM}"
+    share = rate // max(len(port.pairs), 1)
     lines = [
-        f"qdisc add dev {port.device} root handle 1: htb default {DEFAULT:x}",
-        f"class add dev {port.device} parent 1: classid 1:1 htb rate {rate}bit ceil {rate}bit {own}",
-        f"class add dev {port.device} parent 1:1 classid 1:{DEFAULT:x} htb rate 1mbit ceil {rate}bit {own}",
+        f"qdisc add dev {device} root handle 1: htb default {DEFAULT:x}",
+        f"class add dev {device} parent 1: classid 1:1 htb rate {rate}bit ceil {rate}bit {own}",
+        f"class add dev {device} parent 1:1 classid 1:{DEFAULT:x} htb rate 1mbit ceil {rate}bit {own}",
     ]
     for k, (i, j) in enumerate(port.pairs):
-        flow, ends = f"1:{FIRST_PAIR + k:x}", f"match ip src {network.hosts[i].address}/32 match ip dst {network.hosts[j].address}/32"
-        lines += [
-            f"class add dev {port.device} parent 1:1 classid {flow} htb rate {share}bit ceil {rate}bit {own}",
-            f"qdisc add dev {port.device} parent {flow} bfifo limit {QUEUE}",
-            f"filter add dev {port.device} parent 1: protocol ip prio 1 u32 {ends} flowid {flow}",
-        ]
+        pair, ends = f"1:{FIRST_PAIR + k:x}", f"match ip src {network.hosts[i].address}/32 match ip dst {network.hosts[j].address}/32"
+        lines.append(f"class add dev {device} parent 1:1 classid {pair} htb rate {share}bit ceil {rate}bit {own}")
+        for n, (source, target) in enumerate(FLOWS, FIRST_FLOW + k * len(FLOWS)):
+            ports = f"match ip sport {source:#x} {LOW_BITS:#x} match ip dport {target:#x} {LOW_BITS:#x}"
+            lines += [
+                f"class add dev {device} parent {pair} classid 1:{n:x} htb rate {max(share // len(FLOWS), 1)}bit ceil {rate}bit {own}",
+                f"qdisc add dev {device} parent 1:{n:x} bfifo limit {QUEUE}",
+                f"filter add dev {device} parent 1: protocol ip prio 1 u32 {ends} {ports} flowid 1:{n:x}",
+            ]
     return tuple(lines)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parasim.program.ops import P2P, Collective, Msg, Op
 from parasim.program.workload import IntArray, Program, Workload
@@ -19,7 +20,10 @@ def beside(jobs: Sequence[tuple[Workload, Sequence[int]]]) -> Workload:
     world = sum(len(ranks) for _, ranks in jobs)
     class_of_rank = np.zeros(world, dtype=np.int64)
     programs: list[Program] = []
-    groups, peers, coordinates, loads = {}, {}, {}, {}
+    groups: dict[str, IntArray] = {}
+    peers: dict[str, IntArray] = {}
+    coordinates: dict[str, IntArray] = {}
+    loads: dict[str, NDArray[np.float64]] = {}
     for k, (job, ranks) in enumerate(jobs):
         bound, place = job.bound, np.asarray(ranks, dtype=np.int64)
         class_of_rank[place] = bound.class_of_rank + len(programs)

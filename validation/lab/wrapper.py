@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 
 from parasim.errors import ParasimError
 
@@ -56,15 +55,15 @@ def inside() -> bool:
     return os.getpid() == 1 and NETNS.is_dir()
 
 
-def contained(arguments: Sequence[str]) -> int:
-    """Run `python -m validation.lab` with `arguments` in there and return its exit code. SIGINT and SIGTERM end it in order, and all at once after GRACE.
+def contained(argument: str) -> int:
+    """Run `python -m validation.lab` with `argument` in there and return its exit code. SIGINT and SIGTERM end it in order, and all at once after GRACE.
 
     Raises NoLab with the reason where this machine cannot.
     """
     reason = lacking()
     if reason:
         raise NoLab(reason)
-    command = ["setpriv", "--pdeathsig", "KILL", *NEW, "sh", "-c", PREPARE, "sh", sys.executable, "-m", "validation.lab", *arguments]
+    command = ["setpriv", "--pdeathsig", "KILL", *NEW, "sh", "-c", PREPARE, "sh", sys.executable, "-m", "validation.lab", argument]
     process = subprocess.Popen(command, start_new_session=True)
     before = {number: signal.signal(number, lambda *_: _interrupt(process)) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
