@@ -23,7 +23,7 @@ def lab(
     repeats: Annotated[int, typer.Option(min=3, help="Repetitions of a case after one to warm up; the median counts.")] = 5,
     controls: Annotated[bool, typer.Option("--controls", help="Also try wrong predictions, and a network without shapers: they must fail the gate.")] = False,
     profiles: Annotated[
-        Path | None, typer.Option(help="Folder of fitted profiles, lab-NETWORK.yaml: those there are used, others are fitted and written.")
+        Path | None, typer.Option(help="Folder of fitted profiles, one per network: those there are used, others are fitted and written.")
     ] = None,
     fit_only: Annotated[bool, typer.Option("--fit-only", help="Fit the start-up times of the networks, write them into --profiles, and stop.")] = False,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +53,7 @@ def _enter(home: Mapping[int, str], rank: int) -> None:
     enter(home[rank])
     os.environ["GLOO_SOCKET_IFNAME"] = "e0"
     real_time()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the first process, which ends its ranks
 
 
 def run_on(

@@ -124,10 +124,10 @@ def _checked(name: str, network: Network, cluster: Cluster) -> None:
 
 def _profile(name: str, network: Network, cluster: Cluster, options: Options) -> Profile:
     """The fitted profile of a network: the one in the folder of profiles, or a new one, which is then written there."""
-    file = Path(options.profiles) / f"lab-{name}.yaml" if options.profiles else None
+    file = Path(options.profiles) / f"{cluster.name}.yaml" if options.profiles else None
     if file is not None and file.is_file() and not options.fit_only:
         return load_profile(file)
-    profile = fit(f"lab-{name}", network, cluster)
+    profile = fit(cluster.name, network, cluster)
     fitted = {key: number.value for key, number in profile.numbers.items() if number.status == "fitted"}
     typer.echo(f"{name}: fitted " + ", ".join(f"{key.removeprefix('collective.')} {value * 1e3:.2f} ms" for key, value in sorted(fitted.items())))
     if file is not None:
