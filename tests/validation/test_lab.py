@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,7 +200,7 @@ def _verdict(name: str, factor: float, spread: float = 0.0) -> Verdict:
         ops = predicted.ops.copy()
         for column in ("ready", "start", "end"):
             ops[column] *= factor * stretch
-        repetitions.append(Repetition(type(predicted)(**{**predicted.__dict__, "ops": ops}), 1e-4, 2e-4, 0.0))
+        repetitions.append(Repetition(replace(predicted, ops=ops), 1e-4, 2e-4, 0.0))
     return Verdict(case, predicted, tuple(repetitions))
 
 
