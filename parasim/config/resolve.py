@@ -12,6 +12,7 @@ from ..parallel.heads import kv_copies
 from ..parallel.layout import FULL, Batch, Context, DataParallel, Degrees, Kernels, Layout, Offload, Optimizer, Pipeline, Recompute, Routing, Tensor, Zero
 from ..parallel.placement import split_layers
 from ..parallel.routing import shares, slots
+from ..parallel.vocabulary import padded_vocabulary
 from ..program.ops import DType
 from ..schedules import SCHEDULES
 from ..units import format_bytes
@@ -171,6 +172,10 @@ def _assumptions(keys: RunKeys, layout: Layout, model: Model) -> Iterator[str]:
     copies = kv_copies(model, layout)
     if copies > 1 and isinstance(model, Transformer):
         yield f"parallel.tp {degrees.tp}: each of the {model.kv_heads} key-value heads is on {copies} ranks, which sum its gradients once a step"
+    padded = padded_vocabulary(model, layout) if isinstance(model, Transformer) else 0
+    if isinstance(model, Transformer) and padded > model.vocab:
+        more = (padded - model.vocab) * model.hidden * (1 if model.tied else 2)
+        yield f"parallel.tp {degrees.tp}: vocabulary padded from {model.vocab} to {padded}, a multiple of 128 x tp, {more} more parameters that train nothing"
     if isinstance(model, Transformer) and model.experts:
         yield from _experts(keys, layout, model.experts)
 

@@ -313,7 +313,7 @@ def _embedding_grad_bytes(kernel: Kernel) -> float:
 
 def _stats_bytes(kernel: Kernel) -> float:
     """logits once: w r c, + 4 r labels + 12 r statistics"""
-    rows, columns = dims(kernel)
+    rows, columns = dims(kernel)[:2]
     return _width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
 
 
@@ -325,7 +325,7 @@ def _loss_bytes(kernel: Kernel) -> float:
 
 def _loss_grad_bytes(kernel: Kernel) -> float:
     """logits read and their gradient written: 2 w r c, + 4 r labels + 12 r statistics"""
-    rows, columns, _ = dims(kernel)
+    rows, columns = dims(kernel)[:2]
     return 2.0 * _width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
 
 

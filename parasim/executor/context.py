@@ -92,14 +92,16 @@ class Context:
         return len(declared) == len(shape) and all(isinstance(d, str) or d == n for d, n in zip(declared, shape, strict=True))
 
     def full_shape(self, name: str) -> tuple[int, ...]:
-        """Shape before `Buffer.shard` cut it."""
+        """Shape before `Buffer.shard` cut it, without padding."""
         shape = list(self.local_shape(name))
         for dim, axis in self.buffers[name].shard:
             shape[dim] *= self.place(axis).size
-        return tuple(shape)
+        return (shape[0] - self.buffers[name].padding, *shape[1:])
 
     def cut(self, name: str, full: torch.Tensor) -> torch.Tensor:
-        """This rank's part of a full tensor, a copy."""
+        """This rank's part of a full tensor, a copy; padding is zero."""
+        padding = self.buffers[name].padding
+        full = torch.cat((full, full.new_zeros(padding, *full.shape[1:]))) if padding else full
         for dim, axis in self.buffers[name].shard:
             place = self.place(axis)
             if axis == ZIGZAG:

@@ -52,12 +52,21 @@ def embedding_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tenso
 
 def cross_entropy_stats(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """Per row of this shard's logits: max, sum of exp(logit - max), logit of the label (0 if on another shard)."""
-    logits, labels = t
+    logits, labels = _unpadded(context, kernel, t[0], 2), t[1]
     local, mine = _local_ids(context, labels, kernel.reads[0].name, 1, logits.shape[1])
     top = logits.max(1).values
     total = torch.exp(logits - top[:, None]).sum(1)
     label = logits.gather(1, local[:, None])[:, 0] * mine.to(logits)
     return (torch.stack((top, total, label), dim=1)[None],)
+
+
+def _unpadded(context: Context, kernel: Kernel, logits: Tensor, at: int) -> Tensor:
+    """Logits of columns that are padding are the lowest number there is; dims[at] is the vocabulary where there are such columns."""
+    if len(kernel.dims) <= at:
+        return logits
+    first = context.shard_of(kernel.reads[0].name, 1).index * logits.shape[1]
+    padding = torch.arange(first, first + logits.shape[1], device=logits.device) >= int(kernel.dims[at])
+    return logits.masked_fill(padding, torch.finfo(logits.dtype).min)
 
 
 def _combined(stats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,7 +84,7 @@ def cross_entropy(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
 
 def cross_entropy_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """(softmax - one-hot) / scale on this shard's columns."""
-    logits, labels, stats = t
+    logits, labels, stats = _unpadded(context, kernel, t[0], 3), t[1], t[2]
     local, mine = _local_ids(context, labels, kernel.reads[0].name, 1, logits.shape[1])
     top, total, _ = _combined(stats)
     grad = torch.exp(logits - top[:, None]) / total[:, None]

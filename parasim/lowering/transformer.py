@@ -12,6 +12,7 @@ from functools import partial
 
 from ..model.spec import Transformer
 from ..parallel.heads import kv_copies
+from ..parallel.vocabulary import padded_vocabulary
 from ..program.ops import Compute, DType, Label, Op, Ref
 from .attention import attention_core, packed_qkv, statistics
 from .context import sequence_cut
@@ -32,7 +33,7 @@ class TransformerWriter:
         self.model = replace(model, kv_heads=model.kv_heads * self.copies)  # as many as tensor parallelism sees: copies count
         batch = draft.layout.batch
         self.batch, self.sequence = batch.micro, batch.sequence // draft.layout.degrees.cp
-        self.rows, self.h = self.batch * self.sequence, model.hidden
+        self.rows, self.h, self.vocabulary = self.batch * self.sequence, model.hidden, padded_vocabulary(model, draft.layout)
         self.dtype: DType = draft.layout.precision
         self.scale = float(batch.global_ * batch.sequence)
         self.forward: list[Op] = []
@@ -165,10 +166,17 @@ class TransformerWriter:
         down_back = self.linear(n, f"{p}.fc2", act, out, grad(act), (m.ffn, self.h), "row", m.biased("down"))
         return down_back + act_back + up_back
 
+    def table(self, name: str) -> Ref:
+        """A parameter with a row for every token, and rows of padding where the vocabulary is padded."""
+        weight = self.draft.parameter(name, (self.vocabulary, self.h), cut=0)
+        for buffer in (weight.name, grad(weight).name):
+            self.draft.buffers[buffer] = replace(self.draft.buffers[buffer], padding=self.vocabulary - self.model.vocab)
+        return weight
+
     def embedding(self, x: Ref) -> None:
         m, d = self.model, self.draft
         tokens = d.buffer("tokens", (self.batch, self.sequence), "activations", dtype="int32", shard=sequence_cut(d.layout))
-        weights = [d.parameter("embedding.weight", (m.vocab, self.h), cut=0)]
+        weights = [self.table("embedding.weight")]
         if m.positions == "learned":
             weights.append(d.parameter("positions.weight", (m.max_positions, self.h)))
         self.tie()
@@ -187,19 +195,20 @@ class TransformerWriter:
         normed = self.hidden("final_norm.out")
         norm = self.norm(-1, "final_norm", x, normed, grad(x))
         name = "embedding.weight" if m.tied else "head.weight"
-        weight = d.parameter(name, (m.vocab, self.h), cut=0)
+        weight, columns = self.table(name), self.vocabulary
+        valid = (m.vocab,) if columns > m.vocab else ()
         self.tie()
-        logits = d.buffer("logits", (self.rows, m.vocab), "buffers", cut=1)
-        dlogits = d.buffer("logits.grad", (self.rows, m.vocab), "buffers", cut=1)
+        logits = d.buffer("logits", (self.rows, columns), "buffers", cut=1)
+        dlogits = d.buffer("logits.grad", (self.rows, columns), "buffers", cut=1)
         labels = d.buffer("labels", (self.batch, self.sequence), "buffers", dtype="int32", shard=sequence_cut(d.layout))
         stats = d.buffer("loss.stats", (1, self.rows, 3), "buffers", dtype=statistics(self.dtype))
         loss = d.buffer("loss", (1,), "buffers", dtype=d.buffers[stats.name].dtype)
         self.add_forward(-1, "head", (normed, weight), (logits,), role="column")
         self.add_forward(-1, "sample", (), (labels,), (m.vocab,), role="target")
-        self.add_forward(-1, "cross_entropy_stats", (logits, labels), (stats,))
+        self.add_forward(-1, "cross_entropy_stats", (logits, labels), (stats,), valid)
         self.add_forward(-1, "cross_entropy", (stats,), (loss,), (self.scale,))
         self.backward = [
-            self.op("I", -1, "cross_entropy_grad", (logits, labels, stats), (dlogits,), (self.scale,)),
+            self.op("I", -1, "cross_entropy_grad", (logits, labels, stats), (dlogits,), (self.scale, *valid)),
             self.op("I", -1, "head_input_grad", (dlogits, weight), (grad(normed),), role="column"),
             self.op("W", -1, "head_weight_grad", (normed, dlogits, grad(weight)), (grad(weight),), role="column"),
             *norm,

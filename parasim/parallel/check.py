@@ -66,21 +66,17 @@ def _tensor(model: Model, layout: Layout) -> Iterator[Violation]:
     if layout.tensor.style == "all-gather" and model.hidden % tp:
         yield Violation("parallel.tp", str(tp), f"must divide model.hidden={model.hidden}", legal(divisors(model.hidden), tp))
     if isinstance(model, Transformer):
-        yield from _vocabulary(model, tp)
+        yield from _key_values(model, tp)
         if model.qk_norm == "full":
             yield Violation("parallel.tp", str(tp), "cuts the heads that model.qk_norm=full takes one norm over", "legal: 1, or model.qk_norm=head")
 
 
-def _vocabulary(model: Transformer, tp: int) -> Iterator[Violation]:
-    """Key-value heads are cut, or copied, and the vocabulary is not padded (Megatron-LM pads it to a multiple of 128 tp)."""
+def _key_values(model: Transformer, tp: int) -> Iterator[Violation]:
+    """Key-value heads are cut, or each is on as many ranks as any other."""
     kv = model.heads if model.latent else model.kv_heads
     if kv % tp and tp % kv:
         fit = [t for t in divisors(model.heads) if kv % t == 0 or t % kv == 0]
         yield Violation("parallel.tp", str(tp), f"must divide model.kv_heads={kv}, or be a multiple of them (which are copied then)", legal(fit, tp))
-    if model.vocab % tp:
-        padded = -(-model.vocab // (128 * tp)) * 128 * tp
-        way = f"pad it to model.vocab={padded} (a multiple of 128 x tp, as Megatron-LM does)"
-        yield Violation("parallel.tp", str(tp), f"must divide model.vocab={model.vocab}", way)
 
 
 def _context(model: Model, layout: Layout) -> Iterator[Violation]:

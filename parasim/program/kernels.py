@@ -120,9 +120,14 @@ KERNELS: dict[str, KernelSpec] = {
     # embedding and loss; the vocabulary may be cut along the rank's tp coordinate
     "embedding": _spec("rows columns", "tokens w p?", "x", "rows of w, zero for tokens of other ranks' shards, plus positions p on shard 0"),
     "embedding_weight_grad": _spec("rows columns", "tokens dx gw? gp?", "gw gp?", "scatter-add of dx"),
-    "cross_entropy_stats": _spec("rows columns", "logits labels", "stats", "per row: max, sum exp, logit of the label, fp32 (1, rows, 3)"),
+    "cross_entropy_stats": _spec(
+        "rows columns vocabulary?",
+        "logits labels",
+        "stats",
+        "per row: max, sum exp, logit of the label, fp32 (1, rows, 3); columns from `vocabulary` on are padding",
+    ),
     "cross_entropy": _spec("rows columns scale", "stats", "loss", "loss (1,) = sum over rows / scale, from the stats of all shards (n, rows, 3)"),
-    "cross_entropy_grad": _spec("rows columns scale", "logits labels stats", "dlogits", "(softmax - one-hot) / scale"),
+    "cross_entropy_grad": _spec("rows columns scale vocabulary?", "logits labels stats", "dlogits", "(softmax - one-hot) / scale, 0 in padding"),
     "mean_squared_error": _spec("rows columns scale", "y target", "loss dy", "loss (1,) = sum (y - target)^2 / scale, and its derivative"),
     # elementwise
     "residual_add": _spec("rows columns", "a b bias?", "c", "c = a + b (+ bias)"),

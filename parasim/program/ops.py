@@ -33,6 +33,7 @@ class Buffer:
 
     `shape` is local; an entry may name a load table (rows that arrive at this rank). `shard` lists (dim, axis): what the local shape is
     a cut of. `of` names the buffers whose flat concatenation, padded to a multiple of the group, this is a flat shard of.
+    `padding` rows at the end of dimension 0 of the whole array belong to nothing: they are zero, and stay so.
     `persistent` buffers live through the whole step (parameters, gradients, optimizer state); the others are born and die by use.
     """
 
@@ -43,6 +44,7 @@ class Buffer:
     persistent: bool = False
     shard: tuple[tuple[int, str], ...] = ()
     of: tuple[str, ...] = ()
+    padding: int = 0
 
 
 @dataclass(frozen=True)

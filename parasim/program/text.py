@@ -65,6 +65,7 @@ def render(program: Program) -> str:
         shape = "x".join(map(str, buffer.shape))
         shard = f" shard {','.join(f'dim {d} over {a}' for d, a in buffer.shard)}" if buffer.shard else ""
         shard += f" of {','.join(buffer.of)}" if buffer.of else ""
+        shard += f" padded by {buffer.padding}" if buffer.padding else ""
         kept = " persistent" if buffer.persistent else ""
         lines.append(f"  {buffer.name}: {shape} {buffer.dtype} {buffer.category}{kept}{shard} {buffer_bytes(buffer)} B")
     if program.windows:
