@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +29,8 @@ def difference(a: Side, b: Side, communication: tuple[dict[str, Any], dict[str, 
         first, second = (b, a) if (a.source, b.source) == ("measured", "simulated") else (a, b)
         ops = compare(first.timeline, second.timeline).to_json()
     except Refused as e:
-        why = str(e)
+        called = dict(zip(("predicted", "measured"), words(first, second), strict=True))
+        why = re.sub("predicted|measured", lambda word: called[word[0]], str(e))
     return {"rows": list(_rows(a, b, *communication)), "ops": ops, "why": why}
 
 

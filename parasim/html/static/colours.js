@@ -28,7 +28,7 @@ class Colours {
   // A scale from dark to light that keeps its order in every form of colour blindness (after cividis: Nuñez, Anderton and Renslow 2018).
   scale(x) {
     const stops = ["#00224E", "#35456C", "#666970", "#948E77", "#C8B866", "#FEE838"];
-    const at = Math.min(Math.max(x, 0), 1) * (stops.length - 1), i = Math.min(Math.floor(at), stops.length - 2);
+    const at = Math.min(Math.max(this.dark ? 0.12 + 0.88 * x : x, 0), 1) * (stops.length - 1), i = Math.min(Math.floor(at), stops.length - 2);
     return mixed(stops[i + 1], stops[i], at - i);
   }
 }

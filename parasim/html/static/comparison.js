@@ -2,15 +2,17 @@
 
 class ComparisonPane {
   constructor(sides, comparison) {
-    const [a, b] = sides, measured = a.called === "predicted" || a.called === "measured";
-    const section = pane("comparison", "Comparison", measured ? "Signed: above zero the second is larger." : "Signed: above zero the second is larger; both are on one time axis below.");
+    const [a, b] = sides;
+    const section = pane("comparison", "Comparison", "Signed: above zero the second is larger. Both are on one time axis below.");
     const rows = comparison.rows.map(([name, unit, x, y]) => {
       const format = FORMATS[unit], off = y - x, points = unit === "share";
       const change = off === 0 ? "0" : points ? `${signed((100 * off).toFixed(1), off)} points` : signed(format(Math.abs(off)), off);
       const share = points || x === 0 ? "" : `${off > 0 ? "+" : ""}${percent(off / x)}`;
       return [name, format(x), format(y), change, share, bar(off, x, points)];
     });
-    section.append(table(["", a.called, b.called, "difference", "", ""], rows, "Numbers of both"));
+    const numbers = table(["", a.called, b.called, "difference", "", "less, more"], rows, "Numbers of both");
+    numbers.classList.add("full");
+    section.append(numbers);
     section.append(comparison.ops ? this.ops(comparison.ops) : h("p", { class: "note" }, "Not compared op by op: ", named(comparison.why)));
   }
 

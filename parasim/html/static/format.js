@@ -1,9 +1,9 @@
 // Numbers as text, as parasim prints them: four significant digits, in the largest unit in which they are 1 or more.
 
-function scaled(value, units) {
+function scaled(value, units, digits = 4) {
   let best = "";
   for (const [factor, unit] of units) {
-    const number = Number((value / factor).toPrecision(4));
+    const number = Number((value / factor).toPrecision(digits));
     if (best && Math.abs(number) < 1) break;
     best = `${number} ${unit}`;
   }
@@ -15,6 +15,7 @@ const DECIMAL = [[1, ""], [1e3, "k"], [1e6, "M"], [1e9, "G"], [1e12, "T"], [1e15
 const TIMES = [[1e-9, "ns"], [1e-6, "us"], [1e-3, "ms"], [1, "s"], [60, "min"], [3600, "h"], [86400, "d"]];
 
 const seconds = (x) => (x === 0 ? "0 s" : scaled(x, TIMES));
+const instant = (x) => (x === 0 ? "0 s" : scaled(x, TIMES.slice(0, 4), 8)); // a point of time, to tell it from its neighbours
 const bytes = (x) => scaled(x, DECIMAL.map(([f, p]) => [f, `${p}B`]));
 const bandwidth = (x) => (x === null ? "unlimited" : scaled(x, DECIMAL.map(([f, p]) => [f, `${p}B/s`])));
 const percent = (x, digits = 1) => `${(100 * x).toFixed(digits)} %`;

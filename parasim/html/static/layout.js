@@ -1,6 +1,7 @@
 // Where every rank sits: all ranks in their servers, coloured by a coordinate or by what they live through.
 
-const LARGEST = 26, BETWEEN = 6;
+const LARGEST = 26; // pixels of a square, and of the gap at its side
+const between = (size) => Math.max(2, Math.min(6, size / 2));
 
 class LayoutPane {
   constructor(sides, axis, colours) {
@@ -27,16 +28,16 @@ class RankMap {
     };
     this.by = Object.keys(this.choices)[0];
     const select = h("select", { on: { change: () => { this.by = select.value; this.draw(); } } }, Object.keys(this.choices).map((c) => h("option", { value: c }, c)));
+    const outlined = layout.axes.length ? legend(layout.axes.map((a) => [colours.ofAxis(a), `outlined: same ${a} group`])) : null;
     this.scale = h("span", { class: "scale" });
     this.says = h("p", { class: "says", "aria-live": "polite" }, "");
     this.surface = canvas(0, { "aria-hidden": "true" });
     this.box = h("div", { class: "view map", tabindex: 0, role: "application", "aria-label": "Map of all ranks; arrow keys go from rank to rank" }, this.surface);
-    section.append(h("div", { class: "line" }, h("label", {}, "Colour by ", select), this.scale), this.box, this.says);
+    section.append(h("div", { class: "line" }, h("label", {}, "Colour by ", select), this.scale, outlined), this.box, this.says);
     this.box.addEventListener("pointermove", (e) => this.point(e));
     this.box.addEventListener("pointerleave", () => { this.show(null); tip.hide(); });
     this.box.addEventListener("keydown", (e) => this.key(e));
     new ResizeObserver(() => this.draw()).observe(this.box);
-    scheme.addEventListener("change", () => requestAnimationFrame(() => this.draw()));
   }
 
   // Squares as large as fit: [size, servers per line, of each server its ranks].
@@ -49,14 +50,16 @@ class RankMap {
     this.groups = [...servers.values()];
     const most = Math.max(...this.groups.map((g) => g.length)), across = Math.min(most, 8), lines = Math.ceil(most / across);
     for (let size = LARGEST; ; size = size > 8 ? size - 2 : size - 1) {
-      const wide = across * size + BETWEEN, tall = lines * size + BETWEEN, columns = Math.max(1, Math.floor((width - 4) / wide));
+      const wide = across * size + between(size), tall = lines * size + between(size), columns = Math.max(1, Math.floor((width - 4) / wide));
       const height = Math.ceil(this.groups.length / columns) * tall + 4;
       if (height <= 380 || size <= 3) return { size, wide, tall, columns, across, height };
     }
   }
 
   draw() {
-    const width = this.box.clientWidth, found = this.lay(width), { size, wide, tall, columns, across, height } = found, context = this.surface.fit(width, height);
+    const width = this.box.clientWidth;
+    if (!width) return;
+    const found = this.lay(width), { size, wide, tall, columns, across, height } = found, context = this.surface.fit(width, height);
     const [value, text] = this.choices[this.by], values = Array.from({ length: this.side.world }, (_, rank) => value(rank));
     const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b)), gap = size > 6 ? 1.5 : size > 3 ? 0.8 : 0.4;
     this.where = new Float32Array(2 * this.side.world);

@@ -6,6 +6,27 @@ async function main() {
   const sides = await Promise.all(data.sides.map(async (raw, i) => new Side(data, raw, await unpack(raw.columns), colours, i)));
   heading(data, sides);
   const axis = new Axis(Math.max(...sides.map((side) => side.makespan)));
+  let timeline = build(data, sides, axis, colours), width = 0;
+  new ResizeObserver(() => {
+    if (timeline.box.clientWidth === width) return;
+    width = timeline.box.clientWidth;
+    timeline.lay();
+    axis.changed();
+  }).observe(document.body);
+  scheme.addEventListener("change", () => { // the panes anew, the time axis as it was
+    colours.refresh();
+    for (const id of ["panes", "nav"]) document.getElementById(id).replaceChildren();
+    axis.listeners = [];
+    timeline = build(data, sides, axis, colours);
+    axis.changed();
+  });
+  axis.changed();
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since the page began to open
+  }));
+}
+
+function build(data, sides, axis, colours) {
   new SummaryPane(sides, colours);
   if (data.comparison) new ComparisonPane(sides, data.comparison);
   const timeline = new TimelinePane(sides, axis, colours);
@@ -14,18 +35,7 @@ async function main() {
   new CommunicationPane(sides, axis, colours);
   new LayoutPane(sides, axis, colours);
   new NotesPane(sides);
-  let width = 0;
-  new ResizeObserver(() => {
-    if (timeline.box.clientWidth === width) return;
-    width = timeline.box.clientWidth;
-    timeline.lay();
-    axis.changed();
-  }).observe(document.body);
-  scheme.addEventListener("change", () => { colours.refresh(); axis.changed(); });
-  axis.changed();
-  requestAnimationFrame(() => requestAnimationFrame(() => {
-    document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since the page began to open
-  }));
+  return timeline;
 }
 
 function heading(data, sides) {

@@ -117,6 +117,6 @@ class MemoryPane {
     this.axis.changed();
     if (this.at === null || i < low) return tip.hide();
     const parts = side.data.categories.map((name, c) => [name, side.held[c][i] * side.bytes_tick]).filter(([, x]) => x > 0);
-    return tip.show([h("b", {}, bytes(parts.reduce((a, [, x]) => a + x, 0))), h("span", { class: "kind" }, ` at ${seconds(t)}`), pairs(parts.map(([name, x]) => [name, bytes(x)]))], e.clientX, e.clientY);
+    return tip.show([h("b", {}, bytes(parts.reduce((a, [, x]) => a + x, 0))), h("span", { class: "kind" }, ` at ${instant(Number(t.toPrecision(6)))}`), pairs(parts.map(([name, x]) => [name, bytes(x)]))], e.clientX, e.clientY);
   }
 }

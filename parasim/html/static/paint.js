@@ -44,13 +44,18 @@ function bars(painter, axis, width, lane, times, low, high, colour, each) {
   for (let i = above(end, axis.from, low, high); i < high && start[i] < axis.to; i++) {
     const a = start[i] * scale + origin, b = end[i] * scale + origin;
     if (b - a < 1.5) {
-      const at = Math.floor((a + b) / 2);
-      if (at !== pixel) { settle(); pixel = at; }
-      shares[colour(i)] += Math.max(b - a, 1e-6);
+      const middle = Math.floor((a + b) / 2);
+      for (let at = Math.floor(a); at <= b; at++) { // two pixels at most, three where it only touches the outer ones
+        const inside = Math.min(b, at + 1) - Math.max(a, at);
+        if (inside < 0.15 && at !== middle) continue;
+        if (at !== pixel) { settle(); pixel = at; }
+        shares[colour(i)] += Math.max(inside, 1e-6);
+      }
     } else {
       close();
       const from = Math.max(a, GUTTER - 2), to = Math.min(b, width + 2);
-      painter.add(colour(i), from, y, Math.max(to - from - (to - from > 4 ? 0.6 : 0), 0.5), height);
+      if (to - from > 4) painter.add(colour(i), from, y, to - from - 0.6, height);
+      else painter.add(colour(i), Math.round(from), y, Math.max(Math.round(to) - Math.round(from), 1), height); // no blurred edges
       if (each && to - from > 9) each(i, from, to - from);
     }
   }

@@ -80,7 +80,7 @@ class Selection {
     for (let k = low; k < lane.ops[1] && side.op.start[k] < to; k++, n++) if (side.key(k).kind !== COMPUTE) moved += side.op.end[k] - side.op.start[k];
     const first = side.column.run_first[i], { stage } = side.key(first);
     return [h("b", {}, side.opShort(first)), h("span", { class: "kind" }, ` ${side.rankName(rank)}${stage >= 0 ? `, stage ${stage}` : ""}`), pairs([
-      ["lasts", seconds(to - from)], ["from", seconds(from)], ["to", seconds(to)], ["ops", count(n)], moved > 0 && ["in transfers", `${seconds(moved)}, ${percent(moved / (to - from))}`],
+      ["lasts", seconds(to - from)], ["from", instant(from)], ["to", instant(to)], ["ops", count(n)], moved > 0 && ["in transfers", `${seconds(moved)}, ${percent(moved / (to - from))}`],
     ])];
   }
 
@@ -88,7 +88,7 @@ class Selection {
     const { side, rank } = block, key = side.key(i), from = side.op.start[i], to = side.op.end[i], sent = side.bytes(i), waited = side.waited(i);
     const most = full ? 40 : LISTED, links = side.linksOf(i);
     const rows = [
-      ["lasts", seconds(to - from)], ["from", seconds(from)], ["to", seconds(to)],
+      ["lasts", seconds(to - from)], ["from", instant(from)], ["to", instant(to)],
       key.kind !== COMPUTE && ["waits for partners", seconds(waited)],
       sent > 0 && ["sends", `${bytes(sent)}${to > from ? `, ${bandwidth(sent / (to - from))}` : ""}`],
       ...links.slice(0, most).map(([name, kind, , many, on], k) => [k ? "" : "links", [named(name), ` ${kind}${many > 1 ? ` × ${count(many)}` : ""}: ${bytes(on)}`]]),

@@ -6,7 +6,7 @@ class SummaryPane {
     for (const side of sides) {
       if (sides.length > 1) this.section.append(h("h3", {}, `${side.label}: `, named(side.name)));
       this.section.append(this.tiles(side), this.step(side, colours));
-      if (side.report && sides.length === 1) this.section.append(this.stages(side));
+      if (side.report && sides.length === 1) this.section.append(this.stages(side, colours));
     }
   }
 
@@ -35,12 +35,21 @@ class SummaryPane {
       legend(parts.map(([name, x, colour]) => [colour, [h("b", {}, name), ` ${seconds(x)} `, h("span", { class: "kind" }, percent(x / c.step_s))]])));
   }
 
-  stages(side) {
+  stages(side, colours) {
     const { stages, memory } = side.report;
     if (!Array.isArray(stages) || !stages.length) return "";
     const axes = Object.keys(stages[0].exposed_s).filter((a) => stages.some((x) => x.exposed_s[a] > 0));
-    const rows = stages.map((x, i) => [String(x.stage), String(x.rank), seconds(x.compute_s), ...axes.map((a) => seconds(x.exposed_s[a])), seconds(x.idle_s), seconds(x.slack_s), memory.per_stage_peak_bytes[i] > 0 ? bytes(memory.per_stage_peak_bytes[i]) : "-"]);
-    return table(["stage", "rank", "compute", ...axes.map((a) => `exposed ${a}`), "idle", "slack", "peak memory"], rows, "Stages");
+    const rows = stages.map((x, i) => [String(x.stage), String(x.rank), seconds(x.compute_s), ...axes.map((a) => seconds(x.exposed_s[a])), seconds(x.idle_s), seconds(x.slack_s), memory.per_stage_peak_bytes[i] > 0 ? bytes(memory.per_stage_peak_bytes[i]) : "-", this.account(x, axes, colours)]);
+    const made = table(["stage", "rank", "compute", ...axes.map((a) => `exposed ${a}`), "idle", "slack", "peak memory", "compute, exposed, idle"], rows, "Stages");
+    made.classList.add("full");
+    return made;
+  }
+
+  // The step of the rank of one stage.
+  account(x, axes, colours) {
+    const step = x.compute_s + x.idle_s + axes.reduce((sum, a) => sum + x.exposed_s[a], 0);
+    const parts = [["compute", x.compute_s, colours.list[colours.phase("B")]], ...axes.map((a) => [`exposed ${a}`, x.exposed_s[a], colours.ofAxis(a)]), ["idle", x.idle_s, colours.idle]];
+    return h("span", { class: "bar", "aria-hidden": "true" }, parts.filter(([, t]) => t > 0).map(([name, t, colour]) => h("i", { css: { width: `${(100 * t) / step}%`, background: colour }, title: `${name} ${percent(t / step)}` })));
   }
 }
 

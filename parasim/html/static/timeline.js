@@ -174,7 +174,7 @@ class TimelinePane {
     if (i >= high || side.gap.start[i] > t) return tip.hide();
     const cause = side.data.names[side.column.gap_cause[i]];
     const why = cause ? `blocked by a ${cause} transfer in flight` : "idle: nothing that it waits for is in flight";
-    return tip.show([h("b", {}, why), pairs([["lasts", seconds(side.gap.end[i] - side.gap.start[i])], ["from", seconds(side.gap.start[i])]])], e.clientX, e.clientY);
+    return tip.show([h("b", {}, why), pairs([["lasts", seconds(side.gap.end[i] - side.gap.start[i])], ["from", instant(side.gap.start[i])]])], e.clientX, e.clientY);
   }
 
   leave() {
