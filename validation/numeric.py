@@ -189,6 +189,11 @@ CASES: dict[str, Case] = {
     "gpt-pp2-tp2-sp-dualpipe": Case(replace(GPT, tied=True), Degrees(tp=2, pp=2), 4, SP, "dualpipe", chunks=2),
     "llama-pp2-tp2-dualpipe-v": Case(replace(LLAMA, layers=4), Degrees(tp=2, pp=2), 4, None, "dualpipe-v", "stream", 2),
     "llama-tp2": Case(LLAMA, Degrees(tp=2)),
+    "llama-tp2-sp-eager-padded": Case(replace(LLAMA, vocab=21), Degrees(tp=2), blocks={**SP, "kernels": Kernels(glu="unfused", loss="unfused")}),
+    "gemma-tp2-pp2-zb-h1-eager-act-padded": Case(
+        replace(GEMMA, vocab=19), Degrees(tp=2, pp=2), 4, {"kernels": Kernels(glu="unfused", loss="megatron"), "recompute": Recompute(("act",))}, "zb-h1"
+    ),
+    "moe-ep2-tp2-sp-eager": Case(MOE, Degrees(tp=2, dp=2, ep=2), blocks={**SP, "kernels": Kernels(glu="unfused", loss="megatron")}),
     "llama-tp4-copied-kv": Case(LLAMA, Degrees(tp=4)),
     "qwen-tp4-sp-copied-kv-recompute": Case(QWEN, Degrees(tp=4), blocks={**SP_ASYNC, **SCALED, "recompute": Recompute(("full",))}),
     "llama-tp4-dp2-zero1-copied-kv": Case(LLAMA, Degrees(tp=4, dp=2), blocks=_data("bucketed", 1)),

@@ -35,6 +35,7 @@ def layout(row: Tree, stack: str, model: Tree, notes: list[str]) -> dict[str, An
     run["pipeline"] = _pipeline(row, model, degrees, run["batch"], notes)
     run |= {"tensor": _tensor(strategy, model, notes)} if degrees["tp"] > 1 else {}
     run |= _recompute(strategy, stack, notes)
+    run |= {"kernels": {"glu": "fused"}} if strategy.get("compile") else {}  # blocks are compiled, the loss is not (torchtitan, train.py of 2024)
     if strategy.get("grad_accum_dtype"):
         run["optimizer"] = {"gradient_dtype": strategy["grad_accum_dtype"]}
     if strategy.get("cpu_offload"):

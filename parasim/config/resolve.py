@@ -87,7 +87,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
         context=Context(keys.context.style),
         recompute=_recompute(keys),
-        kernels=Kernels(keys.kernels.attention, keys.kernels.dropout),
+        kernels=Kernels(keys.kernels.attention, keys.kernels.dropout, keys.kernels.glu, keys.kernels.loss),
         routing=_routing(keys),
         optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
         offload=Offload(keys.offload.optimizer, keys.offload.parameters),

@@ -376,6 +376,13 @@ class KernelKeys(Block):
     """Which kernels a layer is made of."""
 
     attention: Literal["tiled", "unfused"] = key("tiled", "tiled: one kernel, no scores kept; unfused: products, softmax and dropout one by one, scores kept")
+    glu: Literal["fused", "unfused"] = key(
+        "fused", "of gated activations: fused: one kernel; unfused: the gate's activation, which is kept, and the product, as torch runs them eagerly"
+    )
+    loss: Literal["fused", "unfused", "megatron"] = key(
+        "fused",
+        "fused: on the logits as they are; unfused: torch's cross entropy on fp32 logits, log-softmax kept; megatron: Megatron-LM's, softmax kept in fp32",
+    )
     dropout: Flag = key(False, "whether there is dropout: after the embedding, on unfused attention's probabilities, on both branches of a layer")
 
 

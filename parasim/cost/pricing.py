@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import prod
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from ..errors import InvalidProgram, Refused, Violation
 from ..program.ops import DTYPE_BYTES, Kernel
-from ..provenance import Number
+from .device import Device
 from .products import SHAPES
 from .products import reached as fraction
 from .profile import Profile
@@ -22,34 +22,6 @@ from .profile import Profile
 Kind = Literal["matmul", "attention", "memory", "time", "link", "host"]
 WIDE = DTYPE_BYTES["bf16"]  # what products of fp8 copies are written in
 INDEX, STATISTIC, MASK = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"], DTYPE_BYTES["uint8"]
-
-
-class Device(Protocol):
-    """What pricing needs of an accelerator."""
-
-    @property
-    def memory_bandwidth(self) -> Number:
-        """Bytes per second."""
-        ...
-
-    @property
-    def host_link(self) -> Number | None:
-        """Bytes per second to or from the host's memory, per direction."""
-        ...
-
-    @property
-    def host_memory_bandwidth(self) -> Number | None:
-        """Bytes per second of the host's memory, this device's share, reads plus writes."""
-        ...
-
-    @property
-    def multiprocessors(self) -> Number | None:
-        """How many of them compute tiles of a product at a time."""
-        ...
-
-    def peak(self, dtype: str) -> float:
-        """FLOP/s of dense matrix products in `dtype`."""
-        ...
 
 
 class Price(NamedTuple):
@@ -329,6 +301,11 @@ def _loss_grad_bytes(kernel: Kernel) -> float:
     return 2.0 * _width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
 
 
+def _convert_bytes(kernel: Kernel) -> float:
+    """(w + 4) elements: read in one dtype and written in the other; 2 w where the run's is wider than fp32"""
+    return (_width(kernel) + max(_width(kernel), STATISTIC)) * dims(kernel)[0]
+
+
 def _flat_bytes(passes: float) -> Callable[[Kernel], float]:
     """`passes` w elements"""
     return lambda kernel: passes * _width(kernel) * dims(kernel)[0]
@@ -365,6 +342,12 @@ PRICES: Mapping[str, Price] = {
     "relu_grad": Price(_none, _elementwise(3), "memory"),
     "squared_relu": Price(_none, _elementwise(2), "memory"),
     "squared_relu_grad": Price(_none, _elementwise(3), "memory"),
+    "gate_silu": Price(_none, _elementwise(2), "memory"),  # gate, a
+    "gate_silu_grad": Price(_none, _elementwise(7), "memory"),  # da, gate, dgate; dgate, dup, put together in dx of 2 c
+    "gate_gelu": Price(_none, _elementwise(2), "memory"),  # gate, a
+    "gate_gelu_grad": Price(_none, _elementwise(7), "memory"),  # da, gate, dgate; dgate, dup, put together in dx of 2 c
+    "gate_product": Price(_none, _elementwise(3), "memory"),  # a, up, y
+    "gate_product_grad": Price(_none, _elementwise(5), "memory"),  # dy, a, up, da, dup
     "layer_norm": Price(_none, _norm_bytes(2), "memory"),  # x, y; w, b
     "layer_norm_input_grad": Price(_none, _norm_bytes(3), "memory"),  # dy, x, dx; w
     "layer_norm_weight_grad": Price(_none, _norm_bytes(2), "memory"),  # dy, x; gw, gb
@@ -416,6 +399,12 @@ PRICES: Mapping[str, Price] = {
     "cross_entropy_stats": Price(_none, _stats_bytes, "memory"),
     "cross_entropy": Price(_none, _loss_bytes, "memory"),
     "cross_entropy_grad": Price(_none, _loss_grad_bytes, "memory"),
+    "convert": Price(_none, _convert_bytes, "memory"),
+    "log_softmax": Price(_none, _elementwise(2), "memory"),  # logits, l
+    "likelihood_grad": Price(_none, _elementwise(1), "memory"),  # dl
+    "log_softmax_grad": Price(_none, _elementwise(3), "memory"),  # dl, l, dlogits
+    "vocabulary_softmax": Price(_none, _elementwise(7), "memory"),  # logits shifted; exponential; sum; quotient: all but the sum written too
+    "vocabulary_softmax_grad": Price(_none, _elementwise(2), "memory"),  # p, read and written
     "mean_squared_error": Price(_none, _elementwise(3), "memory"),  # y, target, dy
     "residual_add": Price(_none, _residual_bytes, "memory"),
     "column_slice": Price(_none, _elementwise(2), "memory"),  # the part, read and written

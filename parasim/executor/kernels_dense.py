@@ -111,6 +111,41 @@ def geglu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
     return (torch.stack((dy * up * _gelu_derivative(gate), dy * F.gelu(gate, approximate="tanh")), dim=2).reshape(x.shape),)
 
 
+def gate_silu(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """silu of the gate, the even columns."""
+    return (F.silu(t[0][:, 0::2]),)
+
+
+def gate_silu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """Gradients of gate and up, interleaved as x is."""
+    da, dup, x = t
+    gate = x[:, 0::2]
+    sigmoid = torch.sigmoid(gate)
+    return (torch.stack((da * sigmoid * (1 + gate * (1 - sigmoid)), dup), dim=2).reshape(x.shape),)
+
+
+def gate_gelu(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """gelu of the gate, the even columns."""
+    return (F.gelu(t[0][:, 0::2], approximate="tanh"),)
+
+
+def gate_gelu_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """Gradients of gate and up, interleaved as x is."""
+    da, dup, x = t
+    return (torch.stack((da * _gelu_derivative(x[:, 0::2]), dup), dim=2).reshape(x.shape),)
+
+
+def gate_product(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """a up, up in the odd columns."""
+    return (t[0] * t[1][:, 1::2],)
+
+
+def gate_product_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """dy up and dy a."""
+    dy, a, x = t
+    return dy * x[:, 1::2], dy * a
+
+
 def relu(_: Context, __: Kernel, t: Tensors) -> Tensors:
     """max(x, 0)."""
     return (t[0].clamp_min(0),)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..program.ops import Kernel
-from .context import Context
+from .context import TORCH_DTYPES, Context
 
 Tensors = tuple[Tensor, ...]
 
@@ -90,6 +90,44 @@ def cross_entropy_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     grad = torch.exp(logits - top[:, None]) / total[:, None]
     grad = grad.scatter_add(1, local[:, None], -mine[:, None].to(grad))
     return (grad / float(kernel.dims[2]),)
+
+
+def convert(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """x in the dtype of y."""
+    return (t[0].to(TORCH_DTYPES[context.buffers[kernel.writes[0].name].dtype]),)
+
+
+def log_softmax(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """logits - log sum exp over all shards."""
+    top, total, _ = _combined(t[1])
+    return (_unpadded(context, kernel, t[0], 2) - (top + torch.log(total))[:, None],)
+
+
+def likelihood_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """-1 / scale at the label, where it lies in this shard."""
+    name = kernel.writes[0].name
+    dtype = TORCH_DTYPES[context.buffers[name].dtype]
+    out = torch.zeros(context.local_shape(name), dtype=dtype, device=t[0].device)
+    local, mine = _local_ids(context, t[0], name, 1, out.shape[1])
+    return (out.scatter_add(1, local[:, None], -mine[:, None].to(dtype) / float(kernel.dims[2])),)
+
+
+def log_softmax_grad(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """dl - softmax x (the sum of a row of dl, which is -1 / scale)."""
+    return (t[0] + torch.exp(t[1]) / float(kernel.dims[2]),)
+
+
+def vocabulary_softmax(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """exp(logits - max) / sum exp, both over all shards."""
+    top, total, _ = _combined(t[1])
+    return (torch.exp(_unpadded(context, kernel, t[0], 2) - top[:, None]) / total[:, None],)
+
+
+def vocabulary_softmax_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """(p - one-hot) / scale on this shard's columns."""
+    labels, p = t
+    local, mine = _local_ids(context, labels, kernel.reads[1].name, 1, p.shape[1])
+    return (p.scatter_add(1, local[:, None], -mine[:, None].to(p)) / float(kernel.dims[2]),)
 
 
 def mean_squared_error(_: Context, kernel: Kernel, t: Tensors) -> Tensors:

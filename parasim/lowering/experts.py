@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..model.spec import Experts
 from ..parallel.routing import ARRIVING, BACK, GATHERED, OUT, SENT, slots
 from ..program.ops import COMPUTE, Collective, Compute, Label, Op, Ref
+from .activations import activated
 from .draft import Draft, collective, grad
 
 if TYPE_CHECKING:
@@ -58,9 +59,8 @@ def _shared(writer: TransformerWriter, experts: Experts, n: int, x: Ref, dx: Ref
     up = d.activation(f"{p}.fc1.out", (writer.rows, gates * experts.shared_ffn), cut=1)
     act = d.activation(f"{p}.act.out", (writer.rows, experts.shared_ffn), cut=1)
     up_back = writer.linear(n, f"{p}.fc1", x, up, dx, (writer.h, gates * experts.shared_ffn), "column")
-    writer.add_forward(n, writer.model.activation, (up,), (act,))
-    act_back = writer.op("I", n, f"{writer.model.activation}_grad", (grad(act), up), (grad(up),))
-    return [*writer.linear(n, f"{p}.fc2", act, out, grad(act), (experts.shared_ffn, writer.h), "row"), act_back, *up_back]
+    act_back = activated(writer, n, p, up, act)
+    return [*writer.linear(n, f"{p}.fc2", act, out, grad(act), (experts.shared_ffn, writer.h), "row"), *act_back, *up_back]
 
 
 def _routed(writer: TransformerWriter, experts: Experts, n: int, x: Ref, dx: list[Ref], out: Ref) -> list[Op]:
@@ -93,19 +93,19 @@ def _routed(writer: TransformerWriter, experts: Experts, n: int, x: Ref, dx: lis
 
 def _experts(writer: TransformerWriter, experts: Experts, n: int, copies: Ref, counts: Ref, made: Ref) -> list[Op]:
     """Up projection (with its gate), activation and down projection of every expert on its own rows."""
-    p, d, gates, kind = f"L{n}.experts", writer.draft, writer.model.gates, writer.model.activation
+    p, d, gates = f"L{n}.experts", writer.draft, writer.model.gates
     rows, h, f = writer.rows * experts.topk, writer.h, experts.ffn
     w1 = d.parameter(f"{p}.fc1.weight", (experts.count, h, gates * f), cut=2)
     w2 = d.parameter(f"{p}.fc2.weight", (experts.count, f, h), cut=1)
     d.experts |= {w1.name, w2.name}
     up, act = d.activation(f"{p}.fc1.out", (rows, gates * f), cut=1), d.activation(f"{p}.act.out", (rows, f), cut=1)
     writer.add_forward(n, "grouped_linear", (copies, w1, counts), (up,), role="column")
-    writer.add_forward(n, kind, (up,), (act,))
+    act_back = activated(writer, n, p, up, act)
     writer.add_forward(n, "grouped_linear", (act, w2, counts), (made,), role="row")
     return [
         writer.op("I", n, "grouped_linear_input_grad", (grad(made), w2, counts), (grad(act),), role="row"),
         writer.op("W", n, "grouped_linear_weight_grad", (act, grad(made), counts, grad(w2)), (grad(w2),), role="row"),
-        writer.op("I", n, f"{kind}_grad", (grad(act), up), (grad(up),)),
+        *act_back,
         writer.op("I", n, "grouped_linear_input_grad", (grad(up), w1, counts), (grad(copies),), role="column"),
         writer.op("W", n, "grouped_linear_weight_grad", (copies, grad(up), counts, grad(w1)), (grad(w1),), role="column"),
     ]
@@ -140,8 +140,10 @@ def _rows(draft: Draft, n: int) -> None:
     if nodes and degrees.ep > 1:  # a row per token and server leaves this rank
         sent = draft.buffers[f"{p}.{COPIES}"].shape[0] * nodes // topk  # type: ignore[operator]
     held = (GATHERED if degrees.tp > 1 else ARRIVING) if degrees.ep > 1 or degrees.tp > 1 else sent
-    for names, rows in (((COPIES, MADE), sent), (("experts.fc1.out", "experts.act.out"), held)):
-        for name in [f"{p}.{x}{g}" for x in names for g in ("", ".grad")] if rows else ():
+    leaving = [f"{p}.{x}{g}" for x in (COPIES, MADE) for g in ("", ".grad")]
+    inside = [name for name in draft.buffers if name.startswith((f"{p}.experts.fc1.out", f"{p}.experts.act."))]
+    for names, rows in ((leaving, sent), (inside, held)):
+        for name in names if rows else ():
             buffer = draft.buffers[name]
             draft.buffers[name] = replace(buffer, shape=(rows, *buffer.shape[1:]), shard=tuple(s for s in buffer.shard if s[0] != 0))
 

@@ -16,6 +16,7 @@ from ..parallel.heads import kv_copies
 from ..program.ops import COMPUTE, Collective, Compute, Kernel, Label, Op, Ref
 from ..program.workload import KV_HEAD
 from .draft import Draft, collective
+from .loss import READS_STATISTICS
 
 AXIS = "tp"
 STREAM = "tp.async"
@@ -103,7 +104,7 @@ def _loss(draft: Draft, op: Compute, kernel: Kernel) -> Iterator[Op]:
     """Vocabulary-parallel loss around its kernels; any other op as it is."""
     if kernel.name == "cross_entropy_stats":
         yield from _exchange_stats(draft, op, kernel)
-    elif kernel.name in ("cross_entropy", "cross_entropy_grad"):
+    elif kernel.name in READS_STATISTICS:
         yield replace(op, kernels=(replace(kernel, reads=(*kernel.reads[:-1], Ref("loss.stats.full", 0))),))
     else:
         yield op if kernel is op.kernels[0] else replace(op, kernels=(kernel,))

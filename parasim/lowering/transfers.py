@@ -13,6 +13,7 @@ from ..program.workload import Call
 from ..schedules import Pair
 from ..schedules.table import Transfer
 from .draft import Draft, compute
+from .loss import APART
 from .messages import ends
 from .pairs import parts, second_messages
 
@@ -100,7 +101,8 @@ def merge(draft: Draft) -> None:
             here = (*op.reads, *op.writes) if elsewhere else ()
             awaited = dict(sorted(elsewhere[r] for r in here if r in elsewhere and elsewhere[r][0] != op.stream))
             same = isinstance(last, Compute) and (last.label, last.stream) == (op.label, op.stream)
-            if isinstance(op, Compute) and isinstance(last, Compute) and same and not op.after and not awaited:
+            apart = any(k.name in APART for o in (op, last) if isinstance(o, Compute) for k in o.kernels)
+            if isinstance(op, Compute) and isinstance(last, Compute) and same and not apart and not op.after and not awaited:
                 out[-1] = replace(last, kernels=last.kernels + op.kernels)
             else:
                 out.append(op)

@@ -14,12 +14,14 @@ from ..model.spec import Transformer
 from ..parallel.heads import kv_copies
 from ..parallel.vocabulary import padded_vocabulary
 from ..program.ops import Compute, DType, Label, Op, Ref
-from .attention import attention_core, packed_qkv, statistics
+from .activations import activated
+from .attention import attention_core, packed_qkv
 from .context import sequence_cut
 from .draft import TIED, Draft, Stage, grad
 from .draft import compute as kernel_op
 from .experts import expert_layer
 from .latent import latent_qkv
+from .loss import loss
 
 Branch = Callable[[int, Ref, Ref, Ref], list[Op]]  # layer, input, its gradient, output -> backward
 
@@ -161,8 +163,7 @@ class TransformerWriter:
         up = d.activation(f"{p}.fc1.out", (self.rows, m.gates * m.ffn), cut=1)
         act = d.activation(f"{p}.act.out", (self.rows, m.ffn), cut=1)
         up_back = self.linear(n, f"{p}.fc1", x, up, dx, (self.h, m.gates * m.ffn), "column", m.biased("up"))
-        self.add_forward(n, m.activation, (up,), (act,))
-        act_back = [self.op("I", n, f"{m.activation}_grad", (grad(act), up), (grad(up),))]
+        act_back = activated(self, n, p, up, act)
         down_back = self.linear(n, f"{p}.fc2", act, out, grad(act), (m.ffn, self.h), "row", m.biased("down"))
         return down_back + act_back + up_back
 
@@ -196,19 +197,12 @@ class TransformerWriter:
         norm = self.norm(-1, "final_norm", x, normed, grad(x))
         name = "embedding.weight" if m.tied else "head.weight"
         weight, columns = self.table(name), self.vocabulary
-        valid = (m.vocab,) if columns > m.vocab else ()
         self.tie()
         logits = d.buffer("logits", (self.rows, columns), "buffers", cut=1)
         dlogits = d.buffer("logits.grad", (self.rows, columns), "buffers", cut=1)
-        labels = d.buffer("labels", (self.batch, self.sequence), "buffers", dtype="int32", shard=sequence_cut(d.layout))
-        stats = d.buffer("loss.stats", (1, self.rows, 3), "buffers", dtype=statistics(self.dtype))
-        loss = d.buffer("loss", (1,), "buffers", dtype=d.buffers[stats.name].dtype)
         self.add_forward(-1, "head", (normed, weight), (logits,), role="column")
-        self.add_forward(-1, "sample", (), (labels,), (m.vocab,), role="target")
-        self.add_forward(-1, "cross_entropy_stats", (logits, labels), (stats,), valid)
-        self.add_forward(-1, "cross_entropy", (stats,), (loss,), (self.scale,))
         self.backward = [
-            self.op("I", -1, "cross_entropy_grad", (logits, labels, stats), (dlogits,), (self.scale, *valid)),
+            *loss(self, logits),
             self.op("I", -1, "head_input_grad", (dlogits, weight), (grad(normed),), role="column"),
             self.op("W", -1, "head_weight_grad", (normed, dlogits, grad(weight)), (grad(weight),), role="column"),
             *norm,

@@ -161,10 +161,13 @@ class Recompute:
 
 @dataclass(frozen=True)
 class Kernels:
-    """Which kernels a layer is made of: attention in one tiled kernel or unfused with all scores kept; with or without dropout."""
+    """Which kernels a model is made of: attention in one tiled kernel or unfused with all scores kept; with or without dropout; a gated activation in
+    one kernel or two; the loss on the logits as they are, or on fp32 copies of them as torch or as Megatron-LM has it."""
 
     attention: Literal["tiled", "unfused"] = "tiled"
     dropout: bool = False
+    glu: Literal["fused", "unfused"] = "fused"
+    loss: Literal["fused", "unfused", "megatron"] = "fused"
 
 
 @dataclass(frozen=True)

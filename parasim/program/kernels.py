@@ -57,6 +57,13 @@ KERNELS: dict[str, KernelSpec] = {
     "relu_grad": _spec("rows columns", "dy x", "dx", "derivative of relu at x"),
     "squared_relu": _spec("rows columns", "x", "y", "max(x, 0)^2"),
     "squared_relu_grad": _spec("rows columns", "dy x", "dx", "derivative of squared_relu at x"),
+    # the same in two kernels: the gate's activation, then the product; x, as above, holds gate and up
+    "gate_silu": _spec("rows columns", "x", "a", "a = silu(gate)"),
+    "gate_silu_grad": _spec("rows columns", "da dup x", "dx", "derivative of gate_silu at x, beside the gradient of up"),
+    "gate_gelu": _spec("rows columns", "x", "a", "a = gelu(gate), tanh-approximated"),
+    "gate_gelu_grad": _spec("rows columns", "da dup x", "dx", "derivative of gate_gelu at x, beside the gradient of up"),
+    "gate_product": _spec("rows columns", "a x", "y", "y = a up"),
+    "gate_product_grad": _spec("rows columns", "dy a x", "da dup", "da = dy up, dup = dy a"),
     # normalisation over the columns
     "layer_norm": _spec("rows columns", "x w? b?", "y", "layer norm, eps 1e-5"),
     "layer_norm_input_grad": _spec("rows columns", "dy x w?", "dx", "statistics are recomputed from x"),
@@ -128,6 +135,15 @@ KERNELS: dict[str, KernelSpec] = {
     ),
     "cross_entropy": _spec("rows columns scale", "stats", "loss", "loss (1,) = sum over rows / scale, from the stats of all shards (n, rows, 3)"),
     "cross_entropy_grad": _spec("rows columns scale vocabulary?", "logits labels stats", "dlogits", "(softmax - one-hot) / scale, 0 in padding"),
+    # the same in fp32 with a result as large as the logits kept; stats are those of all shards
+    "convert": _spec("elements", "x", "y", "y = x in the dtype of y; the run's precision and fp32"),
+    "log_softmax": _spec("rows columns vocabulary?", "logits stats", "l", "l = log of the softmax, the lowest number there is in padding"),
+    "likelihood_grad": _spec("rows columns scale", "labels", "dl", "- one-hot / scale"),
+    "log_softmax_grad": _spec("rows columns scale", "dl l", "dlogits", "dl + exp(l) / scale: a row of dl sums to - 1 / scale"),
+    "vocabulary_softmax": _spec(
+        "rows columns vocabulary?", "logits stats", "p", "p = softmax, 0 in padding; the shift, the exponential, its sum and the quotient one by one"
+    ),
+    "vocabulary_softmax_grad": _spec("rows columns scale", "labels p", "dlogits", "(p - one-hot) / scale, in the place of p"),
     "mean_squared_error": _spec("rows columns scale", "y target", "loss dy", "loss (1,) = sum (y - target)^2 / scale, and its derivative"),
     # elementwise
     "residual_add": _spec("rows columns", "a b bias?", "c", "c = a + b (+ bias)"),

@@ -52,7 +52,7 @@ def test_a_stack_resolves_or_is_refused_with_its_name(name: str) -> None:
 
 def test_what_megatron_2022_stands_for() -> None:
     layout = build(GPT | {"stack": "megatron-2022"}).plan.layout
-    assert (layout.precision, layout.kernels, layout.recompute.modules) == ("fp16", Kernels("unfused", dropout=True), ("core_attn",))
+    assert (layout.precision, layout.kernels, layout.recompute.modules) == ("fp16", Kernels("unfused", dropout=True, loss="megatron"), ("core_attn",))
     assert layout.tensor.sequence_parallel and layout.data.mode == "flat" and layout.optimizer.gradient == "fp16"
 
 
@@ -62,8 +62,8 @@ def test_what_is_written_wins() -> None:
     assert (layout.precision, layout.recompute.modules, layout.recompute.early_stop) == ("bf16", ("full",), False)
     assert not layout.tensor.sequence_parallel and layout.kernels.dropout
     assert run.plan.assumptions[0] == (
-        "stack megatron-2022: kernels.attention=unfused, kernels.dropout=true, recompute.early_stop=false, dp.mode=flat, pipeline.comm=blocking, "
-        "tensor.async=true"
+        "stack megatron-2022: kernels.attention=unfused, kernels.dropout=true, kernels.loss=megatron, recompute.early_stop=false, "
+        "dp.mode=flat, pipeline.comm=blocking, tensor.async=true"
     )
 
 

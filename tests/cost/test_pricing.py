@@ -61,6 +61,10 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("swiglu_grad", (R, C), 0, 2 * (R * C + 2 * R * C + 2 * R * C)),
     ("geglu", (R, C), 0, 2 * (2 * R * C + R * C)),
     ("geglu_grad", (R, C), 0, 2 * (R * C + 2 * R * C + 2 * R * C)),
+    *((n, (R, C), 0, 2 * 2 * R * C) for n in ("gate_silu", "gate_gelu")),
+    *((n, (R, C), 0, 2 * (3 * R * C + 2 * R * C + 2 * R * C)) for n in ("gate_silu_grad", "gate_gelu_grad")),  # two kernels: da, gate, dgate; the two in dx
+    ("gate_product", (R, C), 0, 2 * 3 * R * C),
+    ("gate_product_grad", (R, C), 0, 2 * 5 * R * C),
     ("relu", (R, C), 0, 2 * 2 * R * C),
     ("relu_grad", (R, C), 0, 2 * 3 * R * C),
     ("squared_relu", (R, C), 0, 2 * 2 * R * C),
@@ -119,6 +123,12 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("cross_entropy_stats", (R, C), 0, 2 * R * C + 4 * R + 12 * R),
     ("cross_entropy", (R, 8, 8.0), 0, 12 * R * 8 + 4),
     ("cross_entropy_grad", (R, C, 8.0), 0, 2 * 2 * R * C + 4 * R + 12 * R),
+    ("convert", (C,), 0, (2 + 4) * C),
+    ("log_softmax", (R, C), 0, 2 * 2 * R * C),
+    ("likelihood_grad", (R, C, 8.0), 0, 2 * R * C),
+    ("log_softmax_grad", (R, C, 8.0), 0, 2 * 3 * R * C),
+    ("vocabulary_softmax", (R, C), 0, 2 * (2 + 2 + 1 + 2) * R * C),  # shift, exponential, sum, quotient
+    ("vocabulary_softmax_grad", (R, C, 8.0), 0, 2 * 2 * R * C),
     ("mean_squared_error", (R, C, 8.0), 0, 2 * 3 * R * C),
     ("residual_add", (R, C), 0, 2 * (3 * R * C + C)),
     ("zero", (C,), 0, 2 * C),

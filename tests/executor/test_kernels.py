@@ -102,6 +102,21 @@ def test_layer_norm_and_derivatives():
     close(twice[1], 2 * gb)
 
 
+@pytest.mark.parametrize("name", ["silu", "gelu"])
+def test_a_gated_activation_in_two_kernels(name):
+    x, dy = normal(6, 8), normal(6, 4, seed=1)
+    of = {"silu": torch.nn.functional.silu, "gelu": lambda gate: torch.nn.functional.gelu(gate, approximate="tanh")}[name]
+
+    def forward(x):
+        return of(x[:, 0::2]) * x[:, 1::2]
+
+    a = call(f"gate_{name}", (6, 4), {"x": x}, {"a": (6, 4)})
+    close(call("gate_product", (6, 4), {"a": a, "x": x}, {"y": (6, 4)}), forward(x))
+    da, dup = call("gate_product_grad", (6, 4), {"dy": dy, "a": a, "x": x}, {"da": (6, 4), "dup": (6, 4)})
+    (dx,) = vjp(forward, [x], dy)
+    close(call(f"gate_{name}_grad", (6, 4), {"da": da, "dup": dup, "x": x}, {"dx": (6, 8)}), dx)
+
+
 def test_rms_norm_and_derivatives():
     x, w, dy = normal(6, 8), normal(8, seed=1), normal(6, 8, seed=3)
 
@@ -263,6 +278,31 @@ def test_cross_entropy_over_vocabulary_shards(shards):
         reads = {"logits": part, "labels": labels, "stats": stats}
         mine = call("cross_entropy_grad", (5, width, scale), reads, {"dlogits": (5, width)}, shards=cut, places=places(i, shards))
         close(mine, expected[:, i * width : (i + 1) * width])
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_unfused_cross_entropies_over_vocabulary_shards(shards):
+    logits, scale, width = 4 * normal(5, 12), 10.0, 12 // shards
+    labels = torch.tensor([0, 11, 4, 6, 7])
+    (expected,) = vjp(lambda x: torch.nn.functional.cross_entropy(x, labels, reduction="sum") / scale, [logits], torch.ones(()))
+    top = logits.max(1).values
+    stats = torch.stack((top, torch.exp(logits - top[:, None]).sum(1), logits.gather(1, labels[:, None])[:, 0]), dim=1)[None]
+    for i in range(shards):
+        mine = slice(i * width, (i + 1) * width)
+        at = {"shards": dict.fromkeys(("logits", "l", "dl", "p", "dlogits"), COLUMNS), "places": places(i, shards)}
+        kept = call("log_softmax", (5, width), {"logits": logits[:, mine], "stats": stats}, {"l": (5, width)}, **at)
+        close(kept, torch.log_softmax(logits, 1)[:, mine])
+        dl = call("likelihood_grad", (5, width, scale), {"labels": labels}, {"dl": (5, width)}, **at)
+        close(call("log_softmax_grad", (5, width, scale), {"dl": dl, "l": kept}, {"dlogits": (5, width)}, **at), expected[:, mine])
+        p = call("vocabulary_softmax", (5, width), {"logits": logits[:, mine], "stats": stats}, {"p": (5, width)}, **at)
+        close(p, torch.softmax(logits, 1)[:, mine])
+        reads = {"labels": labels, "p": p}
+        close(call("vocabulary_softmax_grad", (5, width, scale), reads, {"p": (5, width)}, accumulate=["p"], **at), expected[:, mine])
+
+
+def test_convert_keeps_values():
+    x = normal(4, 3)
+    close(call("convert", (12,), {"x": x}, {"y": (4, 3)}), x)
 
 
 def test_mean_squared_error_and_derivative():
