@@ -23,6 +23,7 @@ CLUSTERS = sorted(EXAMPLES.rglob("*cluster*.yaml"))
 RUNS = sorted(set(EXAMPLES.rglob("*.yaml")) - set(CLUSTERS))
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+DOC = re.compile(r"\{doc\}`[^`<]*<([^`>]+)>`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 CHEAP = ("catalog", "collective", "schedule", "check", "program")
 
@@ -67,6 +68,24 @@ def test_every_relative_link_resolves(path: Path) -> None:
         assert not anchor or anchor in anchors(linked), target
 
 
+@named(PAGES)
+def test_every_page_of_the_gallery_that_is_named_exists(path: Path) -> None:
+    """Pages below lectures/ are made of docs/gallery while the site is built."""
+    for target in DOC.findall(path.read_text(encoding="utf-8")):
+        page = (path.parent / target).resolve().relative_to(ROOT / "docs")
+        made = ROOT / "docs" / "gallery" / page.relative_to("lectures") if page.parts[0] == "lectures" else ROOT / "docs" / page
+        assert page.name == "index" or made.with_suffix(".py").exists(), target
+
+
+def test_every_page_is_in_a_table_of_contents() -> None:
+    entries = set()
+    for page in (ROOT / "docs").rglob("*.md"):
+        for block in re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            entries |= {(page.parent / line).resolve() for line in block.split() if not line.startswith(":")}
+    pages = {p.with_suffix("") for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts and p != ROOT / "docs" / "index.md"}
+    assert pages - entries == set()
+
+
 def anchors(page: Path) -> list[str]:
     """Anchors as GitHub makes them of headings."""
     return [re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in HEADING.findall(page.read_text(encoding="utf-8"))]
@@ -91,7 +110,8 @@ COMMANDS = sorted({c for page in [*PAGES, *EXAMPLES.rglob("*.yaml")] for c in co
 
 
 def arguments(command: str) -> list[str] | None:
-    """Words of a command line; None for a pattern with brackets, dots or alternatives, which is not meant to be typed."""
+    """Words of a command line, less where its output goes; None for a pattern with brackets, dots or alternatives, which is not meant to be typed."""
+    command = command.partition(" > ")[0]
     return None if re.search(r"[\[{|]|\.\.\.", command) else shlex.split(command.replace("$PWD/", ""))[1:]
 
 
