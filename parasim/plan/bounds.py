@@ -16,7 +16,8 @@ what the head needs beyond that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,10 @@ from ..collectives.plan import seconds as collective_seconds
 from ..config import Run
 from ..parallel.layout import Degrees, Layout
 from ..parallel.placement import stage_bounds
-from ..schedules import SCHEDULES
-from .orders import Orders, is_split, least_inflight, orders, replay
-from .pieces import FIRST, LAST, OVERLAPPED, Part, Pieces, fresh, kind, whole
+from ..schedules import BIDIRECTIONAL, SCHEDULES, ScheduleInput
+from .orders import Orders, backwards, least_inflight, orders, replay
+from .pieces import FIRST, LAST, Part, Pieces, fresh, kind, whole
+from .space import OVERLAPPED
 
 SIZES = tuple(2**k for k in (16, 20, 22, 25, 28))  # bytes at which a collective's seconds per byte are looked at
 SAFE = 1 - 1e-9  # rounding of sums
@@ -49,15 +51,13 @@ class Stages:
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes by stage, seconds of the optimizer on all of them, float[stages]; bytes of a message, and of the head's rise."""
+    """Bytes by stage, and seconds of the optimizer on all of them, float[stages]."""
 
     parameters: Floats
     gradients: Floats
     optimizer: Floats
     kept: Floats
     update: Floats
-    message: float
-    rise: float
 
 
 class Bounds:
@@ -68,6 +68,7 @@ class Bounds:
         self._kept: dict[object, Any] = {}
         self._counts: dict[tuple[int, ...], list[Floats]] = {}
         self._kinds = [kind(run.plan.model, n) for n in range(run.plan.model.layers)]
+        self._number = Counter(self._kinds)
 
     def step(self, layout: Layout) -> float:
         """Seconds that the step takes at least, in closed form."""
@@ -79,14 +80,13 @@ class Bounds:
 
     def refined(self, layout: Layout) -> float:
         """The same by a replay of the schedule; never less than `step`."""
-        if layout.pipeline.schedule in OVERLAPPED:
-            return self.step(layout)
         key = ("replay", *self._key(layout))
         if key not in self._kept:
             stages, order = self.stages(layout), self.orders(layout)
             rows = [{k: float(stages.seconds[k][s]) for k in "FBIWR"} for s in range(len(order.rank_of))]
             first, last, ends = replay(order, rows, stages.forward.tolist(), stages.backward.tolist())
-            self._kept[key] = ends[order.rank_of[0]], last[0], first[0], max(ends)
+            known = SCHEDULES[layout.pipeline.schedule].placement is not BIDIRECTIONAL  # else of one of the two that hold stage 0
+            self._kept[key] = ends[order.rank_of[0]], known * last[0], known * first[0], max(ends)
         end, last_backward, first_backward, latest = self._kept[key]
         return float(max(self.step(layout), self._whole(layout, end, last_backward, first_backward), latest * SAFE))
 
@@ -98,17 +98,38 @@ class Bounds:
         """The same with what the very order keeps in flight."""
         return max(self.memory(layout), self._peak(layout, self.orders(layout).inflight))
 
+    def group(self, layout: Layout, stages: Sequence[int], zeros: Collection[int]) -> tuple[float, float]:
+        """Least seconds and bytes of all layouts that differ from `layout` in a schedule (all of OVERLAPPED, or none), stages of a rank, stage of ZeRO.
+
+        No rank is busier, or holds more, than the busiest: the mean over the ranks bounds it.
+        """
+        d, counts = layout.degrees, self._number
+        times = self.pieces.least(layout, new=max(zeros) >= 2 and d.replicas > 1)
+        work = sum(counts.get(part, 1) * s for part, s in times.items())
+        body = self.pieces.held(layout)
+        state = {z: self._mean_state(layout, body.parts, z) / d.pp for z in zeros}
+        kept = min(body.parts[k].kept for k in (0, 1) if k in counts and k in body.parts)
+        fewest = max(1, self.run.plan.model.layers // (d.pp * max(stages)))
+        return work * layout.batch.microbatches / d.pp * SAFE, (min(state.values()) + max(0.0, fewest * kept - body.message)) * SAFE
+
+    def _mean_state(self, layout: Layout, parts: Mapping[int, Part], zero: int) -> float:
+        """Bytes of parameters, gradients and optimizer state of all stages."""
+        total = {w: sum(self._number.get(k, 1) * getattr(part, w) for k, part in parts.items()) for w in ("parameters", "gradients", "optimizer")}
+        shared = {w: layout.degrees.replicas if zero >= level else 1 for w, level in (("parameters", 3), ("gradients", 2), ("optimizer", 1))}
+        here = {"parameters": 1 - layout.offload.parameters, "gradients": 1, "optimizer": 1 - layout.offload.optimizer}
+        return float(sum(here[w] * total[w] / shared[w] for w in total))
+
     def _peak(self, layout: Layout, inflight: NDArray[np.int64]) -> float:
         stages, rank_of = self.held(layout), self.rank_of(layout)
-        d, zero = layout.degrees, layout.zero
-        share = max(1, d.dp * d.cp if d.ep > 1 else d.dp) if zero.shard == d.dp else max(1, zero.shard)
-        parts = [share if zero.stage >= level and d.dp > 1 else 1 for level in (3, 2, 1)]
+        zero = layout.zero
+        parts = [zero.shard if zero.stage >= level else 1 for level in (3, 2, 1)]
         here = [1 - layout.offload.parameters, 1, 1 - layout.offload.optimizer]
         state = zip((stages.parameters, stages.gradients, stages.optimizer), parts, here, strict=True)
-        held = np.bincount(rank_of, sum(rows * (x / n) for rows, n, x in state), d.pp)
-        active = inflight @ stages.kept * float(layout.pipeline.schedule not in OVERLAPPED)
+        held = self._by_rank(layout, sum((rows * (x / n) for rows, n, x in state), np.zeros(len(rank_of))))
+        active = inflight @ stages.kept
         last = rank_of[-1]
-        active[last] += stages.rise if not (whole(layout) or layout.tensor.asynchronous) and inflight[last, -1] == 1 == inflight[last].sum() else 0.0
+        if not (whole(layout) or layout.tensor.asynchronous) and inflight[last, -1] == 1 == inflight[last].sum():
+            active[last] += self.pieces.rise(layout)
         return float((held + active).max()) * SAFE
 
     def rank_of(self, layout: Layout) -> NDArray[np.int64]:
@@ -122,10 +143,11 @@ class Bounds:
 
     def orders(self, layout: Layout) -> Orders:
         """The schedule of `layout`."""
-        return orders(layout.pipeline.schedule, layout.degrees.pp, layout.batch.microbatches, layout.pipeline.chunks)
+        pipe = layout.pipeline
+        return orders(pipe.schedule, ScheduleInput(layout.degrees.pp, layout.batch.microbatches, pipe.chunks, pipe.group, pipe.times, pipe.memory_cap))
 
     def _key(self, layout: Layout) -> tuple[object, ...]:
-        return (self._stages_key(layout), layout.pipeline.schedule, layout.batch.microbatches)
+        return (self._stages_key(layout), layout.pipeline.schedule, layout.batch.microbatches, layout.pipeline.times)
 
     def _stages_key(self, layout: Layout) -> tuple[object, ...]:
         d, pipe = layout.degrees, layout.pipeline
@@ -134,30 +156,41 @@ class Bounds:
 
     def _closed(self, layout: Layout) -> tuple[float, float, float]:
         """End of all passes of the rank of stage 0, the beginning of its last backward, and the end of all passes of the latest rank."""
-        stages, m, split = self.stages(layout), layout.batch.microbatches, is_split(layout.pipeline.schedule)
-        pp, rank_of = layout.degrees.pp, self.rank_of(layout)
-        if layout.pipeline.schedule in OVERLAPPED:
-            return self._busy(layout), 0.0, 0.0
-        lowest = np.unique(rank_of, return_index=True)[1]
+        stages, m, two = self.stages(layout), layout.batch.microbatches, SCHEDULES[layout.pipeline.schedule].placement is BIDIRECTIONAL
+        each = m / 2 if two else float(m)  # half of the microbatches come from the other end
         s = stages.seconds
-        back = s["I"] if split else s["B"]
-        fill = np.concatenate([[0.0], np.cumsum(s["F"] + stages.forward)])[lowest]
-        drain = np.concatenate([[0.0], np.cumsum(back[:-1] - s["R"][:-1] + stages.backward[1:])])[lowest] if len(back) > 1 else np.zeros(pp)
-        work = np.bincount(rank_of, s["F"] + (s["I"] + s["W"] if split else s["B"]), pp)
-        chain = np.bincount(rank_of, s["F"] + back, pp)
-        end = max(float((fill + m * chain + drain).max()), m * float(work[rank_of[0]]))
-        return end, float((fill + m * chain + drain).max()) - float(back[0]), float((fill + m * work).max())
+        back, work = self._backward(layout)
+        lowest = np.unique(self.rank_of(layout), return_index=True)[1]
+        fill = np.concatenate([[0.0], np.cumsum(s["F"][:-1] + stages.forward[:-1])])
+        drain = np.concatenate([[0.0], np.cumsum(back[:-1] - s["R"][:-1] + stages.backward[1:])])
+        if two:
+            fill, drain = np.minimum(fill, fill[::-1]), np.minimum(drain, drain[::-1])
+        busy = each * self._by_rank(layout, s["F"] + work)
+        chain = fill[lowest] + each * self._by_rank(layout, s["F"] + back) + drain[lowest]
+        end = max(float(chain.max()), float(busy[self.rank_of(layout)[0]]))
+        return end, 0.0 if two else float(chain.max()) - float(back[0]), float((fill[lowest] + busy).max())
+
+    def _backward(self, layout: Layout) -> tuple[Floats, Floats]:
+        """Seconds of a backward by stage until its message leaves, and of all of it; the least of the ways that the schedule may choose from."""
+        s, kinds = self.stages(layout).seconds, backwards(layout.pipeline.schedule)
+        ways = [(s["B"], s["B"])] * ("B" in kinds) + [(s["I"], s["I"] + s["W"])] * ("I" in kinds)
+        return np.minimum.reduce([a for a, _ in ways]), np.minimum.reduce([b for _, b in ways])
+
+    def _by_rank(self, layout: Layout, by_stage: Floats) -> Floats:
+        """Sums over the stages of every rank."""
+        out = np.bincount(self.rank_of(layout), by_stage, layout.degrees.pp)
+        return np.asarray(out + out[::-1] if SCHEDULES[layout.pipeline.schedule].placement is BIDIRECTIONAL else out)
 
     def _whole(self, layout: Layout, end: float, last_backward: float, first_backward: float) -> float:
         """With the optimizer, the reduction of the gradients of stage 0 and the gather of its parameters."""
         d, zero, m = layout.degrees, layout.zero, layout.batch.microbatches
-        stage = zero.stage if d.dp > 1 and zero.shard > 1 else 0
+        stage = zero.stage if d.replicas > 1 and zero.shard > 1 else 0
         if zero.overlap_gather and stage in (1, 2):
             return self._busy(layout) * SAFE
         stages = self.held(layout)
-        update = 0.0 if layout.offload.optimizer else float(stages.update[0]) / (max(1, d.dp * d.cp) if stage else 1)
-        best = max(end, last_backward + self._least_backward(layout)) + update
-        if d.dp == 1:
+        update = 0.0 if layout.offload.optimizer else float(stages.update[0]) / (d.replicas if stage else 1)
+        best = max(end, last_backward + float(self._backward(layout)[0][0])) + update
+        if d.replicas == 1:
             return best * SAFE
         gradients, parameters = float(self._dense(layout, "gradients")), float(self._dense(layout, "parameters"))
         if stage == 0:
@@ -171,15 +204,11 @@ class Bounds:
         reduced = last_backward + self._behind(layout) * self._rate("reduce_scatter", d) if stage == 1 else first_backward + (m - 1) * reduce
         return max(best, max(end, reduced) + gather) * SAFE
 
-    def _least_backward(self, layout: Layout) -> float:
-        s = self.stages(layout).seconds
-        return float(s["I"][0] if is_split(layout.pipeline.schedule) else s["B"][0])
-
     def _busy(self, layout: Layout) -> float:
         """Seconds of the busiest compute stream."""
-        s, split = self.stages(layout).seconds, is_split(layout.pipeline.schedule)
-        work = np.bincount(self.rank_of(layout), s["F"] + (s["I"] if split else s["B"]))
-        return float(work.max()) * layout.batch.microbatches
+        two = SCHEDULES[layout.pipeline.schedule].placement is BIDIRECTIONAL
+        work = self._by_rank(layout, self.stages(layout).seconds["F"] + self._backward(layout)[0])
+        return float(work.max()) * layout.batch.microbatches / (2 if two else 1)
 
     def _dense(self, layout: Layout, what: str, *, rank: bool = False) -> float:
         """Bytes of stage 0, or of all stages of its rank, that are shared by all of dp: with expert parallelism only the dense layers, for sure."""
@@ -214,14 +243,14 @@ class Bounds:
     def held(self, layout: Layout) -> Held:
         """The bytes of `layout` by stage."""
         d, pipe = layout.degrees, layout.pipeline
-        key = ("held", d.tp, d.cp, d.ep, d.dp > 1, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, pipe.layers)
+        key = ("held", d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, pipe.layers)
         if key not in self._kept:
             body = self.pieces.held(layout)
             names = ("parameters", "gradients", "optimizer", "kept", "update")
             rows = {n: self._total(layout, lambda k, n=n: getattr(body.parts.get(k, NOTHING), n)) for n in names}  # type: ignore[misc]
             if len(pipe.layers) > 1:
                 rows["kept"][0] = max(0.0, rows["kept"][0] - body.message)  # the last output of stage 0 leaves it
-            self._kept[key] = Held(**rows, message=body.message, rise=body.rise)
+            self._kept[key] = Held(**rows)
         found: Held = self._kept[key]
         return found
 
@@ -239,13 +268,15 @@ class Bounds:
     def _messages(self, layout: Layout, nbytes: float, stages: int) -> tuple[Floats, Floats]:
         """Seconds of the messages of replica 0 from each stage to the next and to the one before."""
         d, cluster = layout.degrees, self.run.cluster
-        rank_of = self.rank_of(layout).tolist()
-        rank = {p: self.pieces.mesh(d).rank(pp=p) for p in range(d.pp)}
+        rank_of = self.rank_of(layout)
+        rank = [self.pieces.mesh(d).rank(pp=p) for p in range(d.pp)]
+        ways = [rank_of, d.pp - 1 - rank_of] if SCHEDULES[layout.pipeline.schedule].placement is BIDIRECTIONAL else [rank_of]
         forward, backward = np.zeros(stages), np.zeros(stages)
         for s in range(stages - 1):
-            a, b = rank[rank_of[s]], rank[rank_of[s + 1]]
-            if a != b and nbytes:
-                forward[s], backward[s + 1] = (self._send(nbytes, *(cluster.devices[r] for r in ends)) for ends in ((a, b), (b, a)))
+            hops = [(rank[way[s]], rank[way[s + 1]]) for way in ways]
+            if nbytes and hops[0][0] != hops[0][1]:
+                forward[s] = min(self._send(nbytes, cluster.devices[a], cluster.devices[b]) for a, b in hops)
+                backward[s + 1] = min(self._send(nbytes, cluster.devices[b], cluster.devices[a]) for a, b in hops)
         return forward, backward
 
     def _send(self, nbytes: float, source: str, target: str) -> float:
@@ -273,7 +304,7 @@ class Bounds:
 
     def _replicas(self, d: Degrees) -> list[str]:
         """The devices of the replicas of rank 0."""
-        table = self.pieces.mesh(d).groups("dp")
+        table = self.pieces.mesh(d).replicas
         return [self.run.cluster.devices[r] for r in table[np.nonzero((table == self.pieces.mesh(d).rank()).any(axis=1))[0][0]]]
 
     def _rate(self, op: str, d: Degrees) -> float:

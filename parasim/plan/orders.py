@@ -10,25 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..parallel.layout import Layout
-from ..schedules import SCHEDULES, ScheduleInput, singles
+from ..schedules import SCHEDULES, Cell, Pair, ScheduleInput, singles
 
 
 class Orders(NamedTuple):
-    """`rank_of[stage]`; per rank its actions (kind, stage, microbatch); whether backwards are split; `inflight[rank, stage]` microbatches of each
-    stage whose forward has ended and whose backward has not begun, at the instant when a rank holds most of them."""
+    """`rank_of[stage]` (of the first microbatch); per rank its actions (kind, stage, microbatch), a pair as its forward, then its backward;
+    `inflight[rank, stage]` microbatches of each stage whose forward has ended and whose backward has not begun, at the instant when a rank holds
+    most of them (a pair holds one of its two, for sure)."""
 
     rank_of: tuple[int, ...]
     actions: tuple[tuple[tuple[str, int, int], ...], ...]
-    split: bool
     inflight: NDArray[np.int64]
 
 
 @cache
-def is_split(schedule: str) -> bool:
-    """Does the schedule run input and weight gradients apart? Read off a small instance."""
+def backwards(schedule: str) -> str:
+    """The kinds of backward that a schedule has: "B", "IW" (input and weight gradients apart), or "BIW": read off a small instance.
+
+    A schedule that searches may choose any.
+    """
     row = SCHEDULES[schedule]
     small = row(ScheduleInput(2, 4, row.chunks if row.fixed else 2))
-    return any(a.kind == "I" for mine in small.values() for a in singles(mine))
+    found = {a.kind for mine in small.values() for a in singles(mine)}
+    return "BIW" if "times" in row.knobs or {"B", "I"} <= found else "IW" if "I" in found else "B"
 
 
 def least_inflight(layout: Layout, rank_of: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -49,26 +53,27 @@ def least_inflight(layout: Layout, rank_of: NDArray[np.int64]) -> NDArray[np.int
 
 
 @lru_cache(maxsize=256)
-def orders(schedule: str, ranks: int, microbatches: int, chunks: int) -> Orders:
-    """The orders of a legal schedule."""
-    row = SCHEDULES[schedule]
-    made = row(ScheduleInput(ranks, microbatches, chunks))
-    stages = row.placement.stages(ranks, chunks)
+def orders(schedule: str, given: ScheduleInput) -> Orders:
+    """The orders of a schedule. Raises InvalidLayout for sizes that it does not allow."""
+    row, ranks = SCHEDULES[schedule], given.ranks
+    made = row(given)
+    stages = row.placement.stages(ranks, given.chunks)
     actions = tuple(tuple((a.kind, a.stage, a.microbatch) for a in singles(made[r])) for r in range(ranks))
-    rank_of = tuple(row.placement.rank(s, 0, ranks, microbatches) for s in range(stages))
-    inflight = np.array([_most(mine, stages) for mine in actions], dtype=np.int64).reshape(ranks, stages)
-    return Orders(rank_of, actions, any(k in "IW" for mine in actions for k, _, _ in mine), inflight)
+    rank_of = tuple(row.placement.rank(s, 0, ranks, given.microbatches) for s in range(stages))
+    inflight = np.array([_most(made[r], stages) for r in range(ranks)], dtype=np.int64).reshape(ranks, stages)
+    return Orders(rank_of, actions, inflight)
 
 
-def _most(actions: Sequence[tuple[str, int, int]], stages: int) -> list[int]:
+def _most(cells: Sequence[Cell], stages: int) -> list[int]:
     alive, best, most = [0] * stages, [0] * stages, -1
-    for kind, stage, _ in actions:
-        if kind == "F":
-            alive[stage] += 1
-            if sum(alive) > most:
-                best, most = list(alive), sum(alive)
-        elif kind in "BI":
-            alive[stage] -= 1
+    for cell in cells:
+        for kind, stage, _ in (cell.backward, cell.forward) if isinstance(cell, Pair) else (cell,):
+            if kind == "F":
+                alive[stage] += 1
+                if sum(alive) > most:
+                    best, most = list(alive), sum(alive)
+            elif kind in "BI":
+                alive[stage] -= 1
     return best
 
 
@@ -84,7 +89,7 @@ def replay(
     """
     stages = len(given.rank_of)
     arrived: dict[tuple[bool, int, int], float] = {}
-    free: dict[tuple[bool, int], float] = {}
+    free: dict[tuple[int, bool, int], float] = {}
     at, place = [0.0] * len(given.actions), [0] * len(given.actions)
     first, last = [float("inf")] * stages, [0.0] * stages
     going = True
@@ -106,13 +111,13 @@ def replay(
                 start = ready if kind == "F" and ready > now else start
                 now = start + seconds[s][kind]
                 if kind == "F" and s < stages - 1:
-                    sent = max(now, free.get((True, s), 0.0)) + forward[s]
-                    arrived[True, s + 1, m] = free[True, s] = sent
+                    sent = max(now, free.get((rank, True, s), 0.0)) + forward[s]
+                    arrived[True, s + 1, m] = free[rank, True, s] = sent
                 elif kind in "BI":
                     first[s], last[s] = min(first[s], start), max(last[s], start)
                     if s:
-                        sent = max(now, free.get((False, s), 0.0)) + backward[s]
-                        arrived[False, s - 1, m] = free[False, s] = sent
+                        sent = max(now, free.get((rank, False, s), 0.0)) + backward[s]
+                        arrived[False, s - 1, m] = free[rank, False, s] = sent
                 i += 1
             going |= i > place[rank]
             place[rank], at[rank] = i, now

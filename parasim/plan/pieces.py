@@ -3,6 +3,7 @@
 Lowering, pricing and lifetimes are those of the engine; only the depth is cut. A *part* is what stands before the layers (embedding), a layer of
 each kind (dense, with experts), and what stands behind them (head, loss). All numbers bound from below what a stage of many layers takes: sums
 over its compute stream, with every collective on it as if nothing else were on the network.
+Of schedules of OVERLAPPED only compute counts.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from ..model.spec import Fixed, Model, Transformer
 from ..parallel.layout import Batch, Degrees, Layout, Pipeline
 from ..parallel.mesh import Mesh
 from ..program.edges import Resolved
-from ..program.ops import CATEGORIES, COMPUTE, Collective, Compute, Op
+from ..program.ops import CATEGORIES, COMPUTE, Collective, Compute, Kernel, Op
 from ..program.workload import Program, Workload, buffer_bytes
 from ..sim.traffic import collective_size
+from .space import OVERLAPPED
 
 Groups = dict[str, tuple[tuple[int, ...], ...]]  # by name: sets of ranks
 FIRST, LAST = -1, -2  # parts before and behind the layers; the others are 0 (dense) and 1 (experts)
 # R among the passes: the part of a backward that repeats the forward; that of a stage's last layer does not wait for the message
-OVERLAPPED = ("dualpipe", "dualpipe-v")  # pairs of passes: what one sends, the other hides; only compute counts
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Body:
-    """The parts of a microbatch. `message` bytes of a boundary; `rise` bytes that the backward of a last stage needs beyond what is kept."""
+    """The parts of a microbatch; `message` bytes of a boundary."""
 
     parts: dict[int, Part]
     message: float
-    rise: float
 
 
 def kind(model: Model, layer: int) -> int:
@@ -61,12 +61,12 @@ def kind(model: Model, layer: int) -> int:
 
 def fresh(layout: Layout) -> bool:
     """Are gradients of a microbatch written anew, and not added to what is there?"""
-    return layout.zero.stage >= 2 and layout.degrees.dp > 1
+    return layout.zero.stage >= 2 and layout.degrees.replicas > 1
 
 
 def whole(layout: Layout) -> bool:
     """Are parameters gathered layer by layer?"""
-    return layout.zero.stage == 3 and layout.degrees.dp > 1
+    return layout.zero.stage == 3 and layout.degrees.replicas > 1
 
 
 class Pieces:
@@ -74,7 +74,10 @@ class Pieces:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self._lowered: dict[object, Workload] = {}
+        self._priced: dict[object, float] = {}
         self._bodies: dict[object, Body] = {}
+        self._rises: dict[object, float] = {}
         self._passes: dict[object, dict[int, dict[str, float]]] = {}
         self._sets: dict[Degrees, Groups] = {}
         self._meshes: dict[Degrees, Mesh] = {}
@@ -89,25 +92,54 @@ class Pieces:
 
     def held(self, layout: Layout) -> Body:
         """Bytes and the optimizer's seconds by part (no seconds of passes)."""
-        d = layout.degrees
-        key = (d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, d.dp > 1)
+        key = self._body_key(layout)
         if key not in self._bodies:
-            model = shallow(self.run.plan.model)
-            plain, cut = self._lower(layout, model, "1f1b"), self._lower(layout, model, "1f1b", cut=True)
+            plain = self._plain(layout)
             program, price = plain.program_of(0), self._pricer(plain, {})
-            parts = {part: Part({}, **row) for part, row in _stored(model, program, price).items()}
-            message = float(buffer_bytes(program.buffers["L1.input"])) if "L1.input" in program.buffers else 0.0
-            self._bodies[key] = Body(parts, message, _rise(model, cut.program_of(0).resolved))
+            parts = {part: Part({}, **row) for part, row in _stored(shallow(self.run.plan.model), program, price).items()}
+            self._bodies[key] = Body(parts, float(buffer_bytes(program.buffers["L1.input"])) if "L1.input" in program.buffers else 0.0)
         return self._bodies[key]
+
+    def rise(self, layout: Layout) -> float:
+        """Bytes that the backward of a last stage needs beyond what is kept."""
+        key = (*self._body_key(layout), layout.degrees.replicas > 1)
+        if key not in self._rises:
+            model = shallow(self.run.plan.model)
+            self._rises[key] = _rise(model, self._lower(layout, model, "1f1b", cut=True).program_of(0).resolved)
+        return self._rises[key]
 
     def passes(self, layout: Layout) -> dict[int, dict[str, float]]:
         """Seconds of the passes by part and letter."""
-        d = layout.degrees
-        groups = self._groups(d) if layout.pipeline.schedule not in OVERLAPPED else {}
-        key = (d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, fresh(layout), tuple(groups.items()))
+        groups = self._groups(layout.degrees) if layout.pipeline.schedule not in OVERLAPPED else {}
+        key = (*self._body_key(layout), fresh(layout), tuple(groups.items()))
         if key not in self._passes:
             self._passes[key] = self._timed(layout, groups)
         return self._passes[key]
+
+    def least(self, layout: Layout, *, new: bool) -> dict[int, float]:
+        """Seconds of a forward and its backward by part, at least, whatever the schedule (one of OVERLAPPED, or any other) and the stage of ZeRO.
+
+        `new`: some stage of ZeRO writes gradients anew. Input and weight gradients apart are the kernels of both together.
+        """
+        groups = self._groups(layout.degrees) if layout.pipeline.schedule not in OVERLAPPED else {}
+        key = ("least", *self._body_key(layout), new, tuple(groups.items()))
+        if key not in self._passes:
+            model, plain = shallow(self.run.plan.model), self._plain(layout)
+            price, bodies = self._pricer(plain, groups), plain.program_of(0).bodies
+            found = (_by_part(model, bodies["F0"], "F", price), _by_part(model, _anew(bodies["B0"]) if new else bodies["B0"], "B", price))
+            self._passes[key] = {part: {"B": sum(f.get(part, 0.0) for f in found)} for part in {*found[0], *found[1]}}
+        return {part: row["B"] for part, row in self._passes[key].items()}
+
+    def _body_key(self, layout: Layout) -> tuple[object, ...]:
+        d = layout.degrees
+        return (d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules)
+
+    def _plain(self, layout: Layout) -> Workload:
+        """Without replicas that share anything out: what most numbers are read off."""
+        key = self._body_key(layout)
+        if key not in self._lowered:
+            self._lowered[key] = self._lower(layout, shallow(self.run.plan.model), "1f1b")
+        return self._lowered[key]
 
     def _groups(self, d: Degrees) -> Groups:
         """By name of a group the sets of ranks among which those of replica 0 are: one where all stages look alike, else one per stage."""
@@ -117,15 +149,17 @@ class Pieces:
 
     def _find(self, d: Degrees) -> Groups:
         mesh, block = self.mesh(d), d.tp * d.cp * d.ep
-        aligned = self._server and d.order[0] == "tp" and d.order[-1] == "pp" and (self._server % block == 0 or block % self._server == 0)
+        together = d.order[:2] == ("tp", "cp") and (d.ep == 1 or d.order[-1] == "pp")  # the groups of a rank are a block of neighbours
+        aligned = self._server and together and (self._server % block == 0 or block % self._server == 0)
         ranks = [mesh.rank(pp=s) for s in (range(1) if aligned else range(d.pp))]
         tables = {axis: mesh.groups(axis) for axis in ("tp", "cp") if getattr(d, axis) > 1}
         tables |= {"ep": mesh.experts["ep"]} if d.ep > 1 else {}
         return {name: tuple(tuple(t[np.nonzero((t == r).any(axis=1))[0][0]].tolist()) for r in ranks) for name, t in tables.items()}
 
     def _timed(self, layout: Layout, groups: Groups) -> dict[int, dict[str, float]]:
-        model, stage = shallow(self.run.plan.model), 2 if fresh(layout) else 0
-        fused, split = (self._lower(layout, model, name, 2 if stage else 0) for name in ("1f1b", "zb-h1"))
+        model, stage = shallow(self.run.plan.model), fresh(layout)
+        fused = self._lower(layout, model, "1f1b", 2) if stage else self._plain(layout)
+        split = self._lower(layout, model, "zb-h1", 2 if stage else 0)
         price = self._pricer(fused, groups)
         seconds: dict[int, dict[str, float]] = {}
         for letter, source in (("F", fused), ("B", fused), ("I", split), ("W", split)):
@@ -143,13 +177,13 @@ class Pieces:
         `cut`: one microbatch, whose backward is cut wherever a reduction might stand, so that memory is let go of as early as can be.
         """
         d, m = layout.degrees, 1 if cut else 2
-        degrees = replace(d, dp=(2 if stage or (cut and d.dp > 1) else 1) * (d.ep // gcd(d.ep, d.cp)), pp=1)
+        degrees = replace(d, dp=(2 if stage or (cut and d.replicas > 1) else 1) * (d.ep // gcd(d.ep, d.cp)), pp=1)
         small = replace(
             layout,
             degrees=degrees,
             batch=Batch(m * layout.batch.micro * degrees.dp, layout.batch.micro, layout.batch.sequence, m),
             data=replace(layout.data, mode="per-parameter"),
-            zero=replace(layout.zero, stage=stage, shard=degrees.dp, overlap=True, overlap_gather=False),
+            zero=replace(layout.zero, stage=stage, shard=degrees.replicas, overlap=True, overlap_gather=False),
             pipeline=Pipeline(schedule, 1, "async", (model.layers,)),
             recompute=replace(layout.recompute, modules=() if layout.recompute.layers else layout.recompute.modules, layers=None),
         )
@@ -166,11 +200,24 @@ class Pieces:
             if not isinstance(op, Collective) or op.group not in groups:
                 return 0.0
             size, shares = collective_size(program, op), workload.loads[op.load] if op.load else None
-            members = ([cluster.devices[r] for r in ranks] for ranks in dict.fromkeys(groups[op.group]))
-            plans = (collective_plan(op.op, float(size.nbytes), m, cluster, profile, root=op.root, shares=shares, copies=size.copies) for m in members)
-            return min(collective_seconds(p, cluster, profile) for p in plans)
+            key = (op.op, size.nbytes, size.copies, op.root, groups[op.group], None if shares is None else shares.tobytes())
+            if key not in self._priced:
+                members = ([cluster.devices[r] for r in ranks] for ranks in dict.fromkeys(groups[op.group]))
+                plans = (collective_plan(op.op, float(size.nbytes), m, cluster, profile, root=op.root, shares=shares, copies=size.copies) for m in members)
+                self._priced[key] = min(collective_seconds(p, cluster, profile) for p in plans)
+            return self._priced[key]
 
         return price
+
+
+def _anew(body: Sequence[Op]) -> list[Op]:
+    """A backward as it would be if no gradient of a parameter were added to what is there."""
+
+    def own(kernel: Kernel) -> Kernel:
+        written = {r.name for r in kernel.writes if r.name.endswith(".grad")}
+        return replace(kernel, reads=tuple(r for r in kernel.reads if r.name not in written)) if written else kernel
+
+    return [replace(op, kernels=tuple(map(own, op.kernels))) if isinstance(op, Compute) else op for op in body]
 
 
 def shallow(model: Model) -> Model:

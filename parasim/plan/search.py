@@ -10,6 +10,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,16 @@ from ..lowering import lower
 from ..memory import memory_bound
 from ..model.layers import model_flops
 from ..report import Report, summarize
+from ..schedules import SCHEDULES
 from ..sim import simulate
 from .bounds import Bounds
 from .objective import Limits, Objective
 from .settings import sweep
-from .space import AXES, Candidate, Space, axes, space, template
+from .space import AXES, Candidate, Group, Space, axes, space, template
 
 MOST_OPS = 600_000  # ops that the engine replays for finalists, unless a number of runs is given
 MEMORY = "memory"
-CLOSED, REPLAYED = 0, 1
+ALIKE, CLOSED, SIMULATED_NEXT = range(3)  # a group of layouts with one bound; one layout by closed form; by a replay of its schedule
 
 
 @dataclass(frozen=True)
@@ -119,20 +121,20 @@ def search(
     limits = Limits.of(constraints)
     legal = space(start, devices, values)
     out = Search(start.name, devices, Objective.of(objective, critical_batch), legal, values, refused=Counter(legal.refused), top=top)
-    if not legal.candidates:
+    if not legal.groups:
         why = "; ".join(legal.example.values()) or "no combination of the values to vary uses all devices"
         raise Refused(f"none of {legal.enumerated} layouts is legal: {why}")
-    run = _first(start, legal.candidates)
+    run = _first(start, legal)
     _Searcher(out, run, limits, runs).go()
     if not out.best:
         raise Refused(_nothing(out, run))
     return out
 
 
-def _first(start: Run, candidates: Sequence[Candidate]) -> Run:
+def _first(start: Run, found: Space) -> Run:
     """The run of the first candidate that resolves: it holds the cluster."""
     errors: list[str] = []
-    for candidate in candidates[:64]:
+    for candidate in islice((found.candidate(group, way) for group in found.groups for way in group.ways), 64):
         try:
             return vary(start, candidate.overrides)
         except InvalidLayout as error:
@@ -155,68 +157,90 @@ class _Searcher:
         self.out, self.run, self.limits, self.runs = out, run, limits, runs
         self.bounds = Bounds(run)
         self.capacity = min(run.cluster.accelerator.memory.value, limits.memory)
-        self.heap: list[tuple[float, int, int]] = []
-        self.ops = self.ran = 0
+        self.heap: list[tuple[float, int, int, Any]] = []
+        self.pushed = self.ops = self.ran = 0
         batch = run.plan.layout.batch
         self.flops = model_flops(run.plan.model, batch.global_ * max(batch.sequence, 1), batch.sequence)
         self.peak = float(run.cluster.accelerator.peak(run.plan.layout.compute_dtype)) * out.devices
 
     def go(self) -> None:
         """Bound all, then simulate the most promising until the top is proven or the means are used up."""
-        for i, candidate in enumerate(self.out.space.candidates):
-            if self.limits.layout(candidate):
-                self._push(i, candidate)
-            else:
-                self.out.refused["constraint"] += 1
+        for group in self.out.space.groups:
+            self._push(group)
         while self.heap:
-            bound, tier, i = self.heap[0]
-            kth = self._worst_of_top()
-            if bound >= kth or (self._spent() and self.out.best):
+            bound, tier, _, what = self.heap[0]
+            if bound >= self._worst_of_top() or (self._spent() and self.out.best):
                 break
             heapq.heappop(self.heap)
-            if tier == CLOSED:
-                self._replayed(i, bound)
+            if tier == SIMULATED_NEXT:
+                self._simulate(what, bound)
             else:
-                self._simulate(i, bound)
+                self._sharpen(what, bound)
         self._finish()
 
     def _finish(self) -> None:
         """Better bounds for the first of those that were not simulated, as long as they matter for the gap; then count what is left."""
         best = self.out.best[0].score if self.out.best else float("inf")
-        while self.heap and self.heap[0][1] == CLOSED and self.heap[0][0] < best:
-            bound, _, i = heapq.heappop(self.heap)
-            self._replayed(i, bound)
-        self.out.bounded = len(self.heap)
+        while self.heap and self.heap[0][1] != SIMULATED_NEXT and self.heap[0][0] < best:
+            bound, _, _, what = heapq.heappop(self.heap)
+            self._sharpen(what, bound)
+        self.out.bounded = sum(len(what.ways) if isinstance(what, Group) else 1 for *_, what in self.heap)
         self.out.lowest = self.heap[0][0] if self.heap else float("inf")
 
-    def _push(self, i: int, candidate: Candidate) -> None:
+    def _sharpen(self, what: Group | Candidate, bound: float) -> None:
+        if isinstance(what, Group):
+            for way in what.ways:
+                self._closed(self.out.space.candidate(what, way), bound)
+        else:
+            self._replayed(what, bound)
+
+    def _add(self, bound: float, tier: int, what: Group | Candidate) -> None:
+        self.pushed += 1
+        heapq.heappush(self.heap, (bound, tier, self.pushed, what))
+
+    def _push(self, group: Group) -> None:
+        first = self.out.space.candidate(group, max(group.ways, key=lambda way: way.zero))
+        if not self.limits.layout(first, but=("chunks",)):
+            self.out.refused["constraint"] += len(group.ways)
+            return
+        stages = [SCHEDULES[way.schedule].placement.stages(first.layout.degrees.pp, way.chunks) // first.layout.degrees.pp for way in group.ways]
+        step, memory = self.bounds.group(first.layout, stages, {way.zero for way in group.ways})
+        if memory > self.capacity:
+            self._miss(first, memory, len(group.ways))
+        elif not self.limits.reachable(step, self.flops, self.peak):
+            self.out.refused["constraint"] += len(group.ways)
+        else:
+            self._add(self.out.objective.score(step, memory, first.layout), ALIKE, group)
+
+    def _closed(self, candidate: Candidate, bound: float) -> None:
         layout = candidate.layout
+        if not self.limits.layout(candidate):
+            self.out.refused["constraint"] += 1
+            return
         memory = self.bounds.memory(layout)
         if memory > self.capacity:
             self._miss(candidate, memory)
             return
         step = self.bounds.step(layout)
-        score = self.out.objective.score(step, memory, layout)
         if not self.limits.reachable(step, self.flops, self.peak):
             self.out.refused["constraint"] += 1
         else:
-            heapq.heappush(self.heap, (score, CLOSED, i))
+            self._add(max(bound, self.out.objective.score(step, memory, layout)), CLOSED, candidate)
 
-    def _replayed(self, i: int, bound: float) -> None:
-        layout = self.out.space.candidates[i].layout
+    def _replayed(self, candidate: Candidate, bound: float) -> None:
+        layout = candidate.layout
         try:
             memory = self.bounds.refined_memory(layout)
         except InvalidLayout as error:
             self.out.refused[f"pipeline.schedule ({error.violations[0].field})"] += 1
             return
-        score = self.out.objective.score(self.bounds.refined(layout), memory, layout)
         if memory > self.capacity:
-            self._miss(self.out.space.candidates[i], memory)
-            return
-        heapq.heappush(self.heap, (max(bound, score), REPLAYED, i))
+            self._miss(candidate, memory)
+        else:
+            self._add(max(bound, self.out.objective.score(self.bounds.refined(layout), memory, layout)), SIMULATED_NEXT, candidate)
 
-    def _miss(self, candidate: Candidate, memory: float) -> None:
-        self.out.refused[MEMORY] += 1
+    def _miss(self, candidate: Candidate, memory: float, number: int = 1) -> None:
+        self.out.refused[MEMORY] += number
         self.out.misses.append(NearMiss(candidate, memory - self.capacity))
 
     def _worst_of_top(self) -> float:
@@ -226,8 +250,7 @@ class _Searcher:
     def _spent(self) -> bool:
         return self.ran >= self.runs if self.runs is not None else self.ops >= MOST_OPS
 
-    def _simulate(self, i: int, bound: float) -> None:
-        candidate = self.out.space.candidates[i]
+    def _simulate(self, candidate: Candidate, bound: float) -> None:
         try:
             run = vary(self.run, candidate.overrides)
             workload = lower(run.plan, check=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
 from ..config import Run, load
-from ..config.not_yet import NOT_YET, NotYet
+from ..config.hints import stage_times
+from ..config.not_yet import NOT_YET
 from ..documents import fragment
 from ..errors import Malformed
 from ..model.spec import Model, Transformer
@@ -18,7 +19,6 @@ from ..parallel.check import batch_violation, check, divisors
 from ..parallel.layout import FULL, Batch, Degrees, Layout
 from ..parallel.placement import split_layers
 from ..schedules import SCHEDULES
-from ..schedules.placement import BIDIRECTIONAL
 from ..words import known
 
 Settings = Mapping[str, Any]
@@ -30,15 +30,12 @@ AXES = (
     "parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "batch.micro", "pipeline.schedule", "pipeline.chunks", "zero.stage", "recompute",
     "tensor.sequence_parallel",
 )  # fmt: skip
+SHAPE = AXES[:5]
+OVERLAPPED = ("dualpipe", "dualpipe-v")  # pairs of passes: what one sends, the other hides
 RECOMPUTE = {"none": (), "selective": ("core_attn",), "full": (FULL,)}
-# schedules that are themselves searches, or whose stages sit on two ranks, are left out
-SEARCHED = tuple(
-    n for n, row in SCHEDULES.items() if row.placement is not BIDIRECTIONAL and not n.startswith(("zb-auto", "zb-1p", "zb-2p"))
-)  # others are searches
 WIDEST, MOST_MICRO, MOST_CHUNKS, MOST_CONTEXT = 64, 16, 8, 16  # of the values that are tried unless others are named
+MOST_TOKENS = 2**16  # of a microbatch, likewise
 MOST_LAYOUTS = 1_000_000
-# the bounds reduce gradients over dp alone, which is no bound where they are reduced over dp x cp
-NOT_SEARCHED = (*NOT_YET, NotYet("parallel.cp", lambda value, dp: value > 1, "a search over context parallelism", "supported: 1"))
 
 
 @dataclass(frozen=True)
@@ -70,19 +67,47 @@ class Candidate:
         return " ".join(words)
 
 
+class Way(NamedTuple):
+    """What the layouts of a group differ in."""
+
+    schedule: str
+    chunks: int
+    zero: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Legal layouts of one shape, all of whose schedules are of OVERLAPPED, or none. `settings` are what they share."""
+
+    settings: Settings
+    ways: tuple[Way, ...]
+
+
 @dataclass
 class Space:
-    """The legal candidates, how many combinations there were, and why how many were refused (by the rule's field)."""
+    """The legal groups, how many combinations there were, and why how many were refused (by the rule's field)."""
 
-    candidates: list[Candidate] = field(default_factory=list)
+    run: Run
+    devices: int
+    groups: list[Group] = field(default_factory=list)
     enumerated: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     example: dict[str, str] = field(default_factory=dict)
 
-    def refuse(self, why: str, example: str) -> None:
-        """Count one refusal."""
-        self.refused[why] += 1
+    def refuse(self, number: int, why: str, example: str) -> None:
+        """Count refusals."""
+        self.refused[why] += number
         self.example.setdefault(why, example)
+
+    def candidate(self, group: Group, way: Way) -> Candidate:
+        """One layout of a group."""
+        settings = {**group.settings, "pipeline.schedule": way.schedule, "pipeline.chunks": way.chunks, "zero.stage": way.zero}
+        return Candidate(settings, layout_of(self.run.plan.layout, self.run.plan.model, self.devices, settings))
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """All legal layouts."""
+        return [self.candidate(group, way) for group in self.groups for way in group.ways]
 
 
 def template(path: Any, overrides: Sequence[str]) -> Run:
@@ -101,7 +126,7 @@ def axes(run: Run, devices: int, asked: Mapping[str, Sequence[str]], pinned: Map
         texts = asked.get(path) or ([pinned[path]] if path in pinned else None)
         out[path] = usual[path] if texts is None else [_value(path, text) for text in texts]
     for name in out["pipeline.schedule"]:
-        known(str(name), SEARCHED, "schedule to search over")
+        known(str(name), tuple(SCHEDULES), "schedule")
     return out
 
 
@@ -117,7 +142,7 @@ def _value(path: str, text: str) -> Any:
 
 def _usual(run: Run, devices: int) -> dict[str, list[Any]]:
     model, batch = run.plan.model, run.plan.layout.batch
-    open_ = {row.field: row for row in NOT_SEARCHED}
+    open_ = {row.field: row for row in NOT_YET}
 
     def able(path: str, values: Sequence[Any]) -> list[Any]:
         return [v for v in values if path not in open_ or not open_[path].asked(v, devices)]
@@ -125,13 +150,13 @@ def _usual(run: Run, devices: int) -> dict[str, list[Any]]:
     small = [n for n in divisors(devices) if n <= WIDEST]
     experts = model.experts.count if isinstance(model, Transformer) and model.experts else 1
     unfused = run.plan.layout.kernels.attention == "unfused"
-    schedules = [name for name in SEARCHED if name != "naive"]
+    schedules = [name for name in SCHEDULES if name != "naive"]
     return {
         "parallel.tp": small if hasattr(model, "hidden") else [1],
         "parallel.pp": [n for n in divisors(devices) if n <= model.layers],
         "parallel.cp": able("parallel.cp", [n for n in small if n <= MOST_CONTEXT and isinstance(model, Transformer)]) or [1],
         "parallel.ep": [n for n in divisors(experts) if devices % n == 0],
-        "batch.micro": [n for n in divisors(batch.global_) if n <= MOST_MICRO],
+        "batch.micro": [n for n in divisors(batch.global_) if n == 1 or (n <= MOST_MICRO and n * batch.sequence <= MOST_TOKENS)],
         "pipeline.schedule": able("pipeline.schedule", schedules),
         "pipeline.chunks": [n for n in range(1, MOST_CHUNKS + 1) if n <= model.layers],
         "zero.stage": [0, 1, 2, 3],
@@ -142,39 +167,37 @@ def _usual(run: Run, devices: int) -> dict[str, list[Any]]:
 
 def space(run: Run, devices: int, values: Mapping[str, Sequence[Any]]) -> Space:
     """All combinations, without those that mean the same (chunks of a schedule that has its own number, ZeRO without replicas, and so on)."""
-    out = Space()
-    model, base = run.plan.model, run.plan.layout
-    seen: dict[object, Broken | None] = {}
-    blocked = [row for row in NOT_SEARCHED if row.field in values]
-    for settings in _combinations(devices, values):
-        out.enumerated += 1
+    out, rules = Space(run, devices), _Rules(run)
+    for tp, pp, cp, ep, micro in product(*(values[a] for a in SHAPE)):
+        model_parallel = tp * pp * cp
+        if model_parallel > devices:
+            continue
+        dp, batch = devices // model_parallel, run.plan.layout.batch.global_
+        ways, alike = _ways(tp, pp, devices // (tp * pp), values)
+        out.enumerated += len(ways) * len(alike)
         if out.enumerated > MOST_LAYOUTS:
             raise Malformed(f"--vary makes more than {MOST_LAYOUTS} layouts; name fewer values")
-        broken = next((row for row in blocked if row.asked(settings[row.field], devices)), None)
-        if broken is not None:
-            out.refuse(broken.field, f"{broken.field}={settings[broken.field]} asks for {broken.feature}, which is not supported yet")
-            continue
-        degrees = settings["parallel.tp"] * settings["parallel.pp"] * settings["parallel.cp"]
-        if devices % degrees:
-            out.refuse("devices", f"devices={devices} must be a multiple of tp x cp x pp = {degrees}")
-            continue
-        dp, micro = devices // degrees, settings["batch.micro"]
-        if base.batch.global_ % (micro * dp):
-            if "batch.global" not in out.refused:
-                out.refuse("batch.global", str(batch_violation(base.batch.global_, micro, dp)))
-            else:
-                out.refused["batch.global"] += 1
-            continue
-        key = (dp > 1, dp * settings["parallel.cp"] % settings["parallel.ep"], *(settings[a] for a in AXES if a != "pipeline.schedule"))
-        key = (*key, SCHEDULES[settings["pipeline.schedule"]].placement.name)
-        if key not in seen:
-            seen[key] = broken_rule(model, layout_of(base, model, devices, settings))
-        violation = seen[key]
-        if violation is not None:
-            out.refuse(violation.field, violation.text)
+        if devices % model_parallel:
+            out.refuse(len(ways) * len(alike), "devices", f"devices={devices} must be a multiple of tp x cp x pp = {model_parallel}")
+        elif batch % (micro * dp):
+            out.refuse(len(ways) * len(alike), "batch.global", str(batch_violation(batch, micro, dp)))
         else:
-            out.candidates.append(Candidate(settings, layout_of(base, model, devices, settings)))
+            for recompute, parallel in alike:
+                shape = dict(zip((*SHAPE, "recompute", "tensor.sequence_parallel"), (tp, pp, cp, ep, micro, recompute, parallel), strict=True))
+                _legal(out, rules, shape, ways)
     return out
+
+
+def _legal(out: Space, rules: _Rules, shape: Settings, ways: Sequence[Way]) -> None:
+    """Add the groups of one shape."""
+    legal: tuple[list[Way], list[Way]] = [], []
+    for way in ways:
+        broken = rules.of_shape(out.devices, shape, way.zero) or rules.of_stages(shape["parallel.pp"], way)
+        if broken is None:
+            legal[way.schedule in OVERLAPPED].append(way)
+        else:
+            out.refuse(1, *broken)
+    out.groups += [Group(shape, tuple(some)) for some in legal if some]
 
 
 class Broken(NamedTuple):
@@ -184,36 +207,47 @@ class Broken(NamedTuple):
     text: str
 
 
-def broken_rule(model: Model, layout: Layout) -> Broken | None:
-    """The first rule that `layout` breaks, whose batch splits evenly, but for those of its schedule.
+class _Rules:
+    """The rules that a layout keeps, asked for once for all layouts that look alike to them: those about stages know nothing of other degrees, and
+    the others nothing of stages. Rules of a schedule, which cost its orders, are left out: they are asked for when these are made."""
 
-    Layouts that differ only in their schedule and in how many replicas and microbatches there are ask once. The rules of a schedule cost its
-    orders; they are asked for when these are made, of layouts that may win.
-    """
-    batch = replace(layout.batch, global_=layout.batch.micro * layout.degrees.dp, microbatches=1)
-    stand_in = replace(layout.pipeline, schedule="looped-bfs", chunks=len(layout.pipeline.layers) // layout.degrees.pp)
-    found = next(iter(check(model, replace(layout, batch=batch, pipeline=stand_in))), None)
+    def __init__(self, run: Run) -> None:
+        self.model, self.base = run.plan.model, run.plan.layout
+        self._kept: dict[object, Broken | None] = {}
+
+    def of_shape(self, devices: int, shape: Settings, zero: int) -> Broken | None:
+        """The first rule that the layout would break in one stage; its batch splits evenly."""
+        replicas = devices // (shape["parallel.tp"] * shape["parallel.pp"])
+        key = (replicas > 1, replicas % shape["parallel.ep"], zero, *(v for k, v in shape.items() if k != "parallel.pp"))
+        if key not in self._kept:
+            one = {**shape, "parallel.pp": 1, "pipeline.schedule": "1f1b", "pipeline.chunks": 1, "zero.stage": zero}
+            layout = layout_of(self.base, self.model, replicas * shape["parallel.tp"], one)
+            batch = replace(layout.batch, global_=layout.batch.micro * layout.degrees.dp, microbatches=1)
+            self._kept[key] = _first_broken(self.model, replace(layout, batch=batch))
+        return self._kept[key]
+
+    def of_stages(self, pp: int, way: Way) -> Broken | None:
+        """The first rule that so many stages break; asked of looped-bfs, which allows any number of microbatches."""
+        stages = SCHEDULES[way.schedule].placement.stages(pp, way.chunks)
+        if (pp, stages) not in self._kept:
+            pipe = replace(self.base.pipeline, schedule="looped-bfs", chunks=stages // pp, layers=_split(self.model.layers, stages))
+            layout = replace(self.base, degrees=Degrees(pp=pp), pipeline=pipe)
+            batch = replace(layout.batch, global_=layout.batch.micro, microbatches=1)
+            self._kept[pp, stages] = _first_broken(self.model, replace(layout, batch=batch))
+        return self._kept[pp, stages]
+
+
+def _first_broken(model: Model, layout: Layout) -> Broken | None:
+    found = next(iter(check(model, layout)), None)
     return None if found is None else Broken(found.field, str(found))
 
 
-def _combinations(devices: int, values: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    shape, rest = AXES[:5], AXES[5:]
-    for degrees in product(*(values[a] for a in shape)):
-        tp, pp, cp, _, _ = degrees
-        if tp * pp * cp > devices:
-            continue
-        for ways in product(*_ways(tp, pp, devices // (tp * pp * cp), values)):
-            settings = dict(zip(shape, degrees, strict=True)) | dict(zip(rest, (*ways[0], *ways[1:]), strict=True))
-            yield settings
-
-
-def _ways(tp: int, pp: int, replicas: int, values: Mapping[str, Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Values of (schedule, chunks), ZeRO stage, recomputation, sequence parallelism that differ from each other at these degrees."""
+def _ways(tp: int, pp: int, replicas: int, values: Mapping[str, Sequence[Any]]) -> tuple[list[Way], list[tuple[Any, Any]]]:
+    """Ways, and values of (recomputation, sequence parallelism), that differ from each other at these degrees."""
     schedules = [("1f1b", 1)] if pp == 1 else list(dict.fromkeys(_chunked(values["pipeline.schedule"], values["pipeline.chunks"])))
-    yield schedules
-    yield values["zero.stage"] if replicas > 1 else values["zero.stage"][:1]
-    yield values["recompute"]
-    yield values["tensor.sequence_parallel"] if tp > 1 else [False]
+    zeros = values["zero.stage"] if replicas > 1 else values["zero.stage"][:1]
+    parallel = values["tensor.sequence_parallel"] if tp > 1 else [False]
+    return [Way(*s, zero) for s, zero in product(schedules, zeros)], list(product(values["recompute"], parallel))
 
 
 def _chunked(schedules: Sequence[str], chunks: Sequence[int]) -> Iterator[tuple[str, int]]:
@@ -229,19 +263,24 @@ def layout_of(base: Layout, model: Model, devices: int, settings: Settings) -> L
     """What the configuration resolves the settings to (a test compares the two)."""
     tp, pp, cp, ep = (settings[f"parallel.{a}"] for a in ("tp", "pp", "cp", "ep"))
     dp, micro, chunks = devices // (tp * pp * cp), settings["batch.micro"], settings["pipeline.chunks"]
-    batch, stages = base.batch, SCHEDULES[settings["pipeline.schedule"]].placement.stages(pp, chunks)
+    batch, row = base.batch, SCHEDULES[settings["pipeline.schedule"]]
+    cut = Batch(batch.global_, micro, batch.sequence, max(1, batch.global_ // (micro * dp)))
+    again = replace(base.recompute, modules=RECOMPUTE[settings["recompute"]])
+    layers = _split(model.layers, row.placement.stages(pp, chunks))
+    times = _times(model, layers, replace(cut, global_=micro, microbatches=1), again) if "times" in row.knobs else None
     return replace(
         base,
         degrees=Degrees(tp, cp, ep, dp, pp, base.degrees.order),
-        batch=Batch(batch.global_, micro, batch.sequence, max(1, batch.global_ // (micro * dp))),
-        zero=replace(base.zero, stage=settings["zero.stage"], shard=dp),
-        pipeline=replace(base.pipeline, schedule=settings["pipeline.schedule"], chunks=chunks, layers=_split(model.layers, stages)),
+        batch=cut,
+        zero=replace(base.zero, stage=settings["zero.stage"], shard=dp * cp),
+        pipeline=replace(base.pipeline, schedule=settings["pipeline.schedule"], chunks=chunks, layers=layers, times=times),
         tensor=replace(base.tensor, sequence_parallel=settings["tensor.sequence_parallel"]),
-        recompute=replace(base.recompute, modules=RECOMPUTE[settings["recompute"]]),
+        recompute=again,
     )
 
 
 _split = cache(split_layers)
+_times = cache(stage_times)  # of one microbatch, whatever their number
 
 
 def _degrees(d: Degrees) -> dict[str, int]:
