@@ -2,7 +2,7 @@
 # make test      ruff, mypy and every test
 # make lint      ruff and mypy alone
 # make docs      the documentation site with its executed gallery, in docs/_build/html
-# make validate  predictions against published step times; layouts trained on real processes against one process
+# make validate  predictions against published step times; layouts trained on real processes against one process; searches against brute force
 # make bench     how fast the simulator is, and predictions against a job run here
 #
 # PYTHON=...      the interpreter of the virtual environment (found by itself otherwise)
@@ -47,6 +47,7 @@ docs: $(VENV)/.docs-installed
 validate: $(VENV)/.test-installed
 	$(PY) -m validation published $(FIT)
 	$(PY) -m validation numeric
+	$(PY) -m validation search
 
 bench: $(VENV)/.test-installed
 	$(PY) -m validation bench

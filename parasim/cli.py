@@ -202,7 +202,7 @@ def search(
     constraints: Annotated[list[str] | None, typer.Option("--constraint", metavar="NAME<=X", help="Such as mfu>=0.4 or tp<=8; repeatable.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Layouts to list.")] = 10,
     runs: Annotated[int | None, typer.Option(min=1, help="Most runs of the engine; default: by the size of the run.")] = None,
-    critical_batch: Annotated[float | None, typer.Option(min=1, metavar="TOKENS", help="For time-to-target.")] = None,
+    critical_batch: Annotated[float | None, typer.Option(min=1, metavar="TOKENS", help="For time-to-target; default: critical_batch of the run file.")] = None,
     json: AsJson = False,
 ) -> None:
     """The best layouts of a run on so many devices: bounds for all, simulation for finalists."""

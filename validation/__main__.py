@@ -17,9 +17,10 @@ from .lecture import lecture
 from .network import network
 from .numeric import numeric
 from .published import published
+from .search import search
 from .tpu import tpu
 
-COMMANDS = (published, collectives, tpu, network, fit, bench, job, lecture, numeric, lab)
+COMMANDS = (published, collectives, tpu, network, fit, bench, job, lecture, numeric, lab, search)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

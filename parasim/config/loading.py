@@ -81,6 +81,7 @@ def _run(document: Document, name: str, before: Run | None = None) -> Run:
         plan=plan,
         cluster=changed(named.cluster, keys, document),
         profile=named.profile,
+        critical_batch=keys.critical_batch,
         devices=keys.devices,
         source=expanded(keys, _plain({k: v for k, v in located.items() if v is not None}), plan),
         echo=echo(written),

@@ -25,6 +25,7 @@ class Run:
 
     `source` is the run file with every default written out and every `auto` resolved (plain data; `build(run.source)` gives the same run).
     `echo` maps the path of every quantity to how it was read ("25 MiB = 26214400 bytes"). `provenance` holds versions and hashes of the inputs.
+    `critical_batch` (tokens) is that of the run file, None: not given.
     `document` is what was written and `loaded` the cluster it names, kept for `vary`; `cluster` has the placement and the perturbations in it.
     """
 
@@ -36,5 +37,6 @@ class Run:
     source: Mapping[str, object] = field(default_factory=dict)
     echo: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
+    critical_batch: int | None = None
     document: Document | None = field(default=None, repr=False, compare=False)
     loaded: Loaded | None = field(default=None, repr=False, compare=False)

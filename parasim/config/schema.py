@@ -426,6 +426,9 @@ class RunKeys(Block):
     cluster: Annotated[Any, PlainValidator(_cluster_form)] = key(..., "catalog name, path of a cluster.yaml, or inline", type_="name, path or mapping")
     devices: Things = key(..., "ranks used; whole nodes are filled in order", "devices")
     batch: BatchKeys = key(..., "sizes of the batch")
+    critical_batch: Count | None = key(
+        None, "batch beyond which more data per step help little (McCandlish et al. 2018); where it is given, the time to a target is reported", "tokens"
+    )
     precision: Precision = key("bf16", "of parameters and activations; fp8: bf16, with linear layers multiplied in fp8")
     stack: Annotated[str | None, PlainValidator(_stack_form)] = key(
         None, "named structural defaults, which the keys that are written override; `parasim catalog stacks` lists them", type_="name"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from ..errors import InvalidLayout, Malformed, Violation
+from ..errors import InvalidLayout, Malformed
+from ..parallel.check import beyond_batch
 
 
 def _positive(**values: float) -> None:
@@ -52,6 +53,4 @@ def most_devices(sequences: int, tp: int = 1, cp: int = 1, pp: int = 1) -> int:
 def require_batch(sequences: int, dp: int) -> None:
     """Raise InvalidLayout where data parallelism goes beyond the batch: a rank needs at least one sequence."""
     if dp > sequences:
-        raise InvalidLayout(
-            [Violation("parallel.dp", str(dp), f"is more than batch.global={sequences}; a rank needs at least one sequence", f"legal: at most {sequences}")]
-        )
+        raise InvalidLayout([beyond_batch(sequences, dp)])

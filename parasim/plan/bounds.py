@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..collectives.plan import capacity, send
+from ..collectives.plan import CollectivePlan, capacity, send
 from ..collectives.plan import plan as collective_plan
 from ..collectives.plan import seconds as collective_seconds
 from ..config import Run
@@ -35,7 +35,7 @@ from .orders import Orders, backwards, least_inflight, orders, replay
 from .pieces import FIRST, LAST, Part, Pieces, fresh, kind, whole
 from .space import OVERLAPPED
 
-SIZES = tuple(2**k for k in (16, 20, 22, 25, 28))  # bytes at which a collective's seconds per byte are looked at
+SIZES = tuple(2**k for k in (20, 25, 28))  # bytes at which a collective's seconds per byte are looked at
 SAFE = 1 - 1e-9  # rounding of sums
 Floats = NDArray[np.float64]
 
@@ -77,6 +77,14 @@ class Bounds:
             self._kept[key] = self._closed(layout)
         end, begin, latest = self._kept[key]
         return max(self._whole(layout, float(end), float(begin), 0.0), float(latest) * SAFE)
+
+    def quick(self, layout: Layout) -> float:
+        """Less than `step`, and sooner: without the transfers of gradients and parameters."""
+        key = ("closed", *self._key(layout))
+        if key not in self._kept:
+            self._kept[key] = self._closed(layout)
+        end, _, latest = self._kept[key]
+        return max(self._busy(layout) if layout.zero.overlap_gather else float(end), float(latest)) * SAFE
 
     def refined(self, layout: Layout) -> float:
         """The same by a replay of the schedule; never less than `step`."""
@@ -236,7 +244,7 @@ class Bounds:
             passes, bounds = self.pieces.passes(layout), stage_bounds(layout.pipeline.layers)
             seconds = {x: self._total(layout, lambda k, x=x: passes.get(k, {}).get(x, 0.0)) for x in "FBIW"}  # type: ignore[misc]
             seconds["R"] = np.array([passes.get(self._kinds[b - 1], {}).get("R", 0.0) for _, b in bounds])
-            self._kept[key] = Stages(seconds, *self._messages(layout, self.pieces.held(layout).message, len(bounds)))
+            self._kept[key] = Stages(seconds, *self._messages(layout, self.pieces.held(layout).message))
         found: Stages = self._kept[key]
         return found
 
@@ -265,18 +273,24 @@ class Bounds:
         out[-1] += of(LAST)
         return np.asarray(out)
 
-    def _messages(self, layout: Layout, nbytes: float, stages: int) -> tuple[Floats, Floats]:
+    def _messages(self, layout: Layout, nbytes: float) -> tuple[Floats, Floats]:
         """Seconds of the messages of replica 0 from each stage to the next and to the one before."""
-        d, cluster = layout.degrees, self.run.cluster
-        rank_of = self.rank_of(layout)
-        rank = [self.pieces.mesh(d).rank(pp=p) for p in range(d.pp)]
+        key = ("messages", layout.degrees, nbytes, SCHEDULES[layout.pipeline.schedule].placement.name, layout.pipeline.chunks)
+        if key not in self._kept:
+            self._kept[key] = self._between(layout, nbytes)
+        found: tuple[Floats, Floats] = self._kept[key]
+        return found
+
+    def _between(self, layout: Layout, nbytes: float) -> tuple[Floats, Floats]:
+        d, cluster, rank_of = layout.degrees, self.run.cluster, self.rank_of(layout)
+        device = [cluster.devices[self.pieces.mesh(d).rank(pp=p)] for p in range(d.pp)]
         ways = [rank_of, d.pp - 1 - rank_of] if SCHEDULES[layout.pipeline.schedule].placement is BIDIRECTIONAL else [rank_of]
-        forward, backward = np.zeros(stages), np.zeros(stages)
-        for s in range(stages - 1):
-            hops = [(rank[way[s]], rank[way[s + 1]]) for way in ways]
+        forward, backward = np.zeros(len(rank_of)), np.zeros(len(rank_of))
+        for s in range(len(rank_of) - 1):
+            hops = [(device[way[s]], device[way[s + 1]]) for way in ways]
             if nbytes and hops[0][0] != hops[0][1]:
-                forward[s] = min(self._send(nbytes, cluster.devices[a], cluster.devices[b]) for a, b in hops)
-                backward[s + 1] = min(self._send(nbytes, cluster.devices[b], cluster.devices[a]) for a, b in hops)
+                forward[s] = min(self._send(nbytes, a, b) for a, b in hops)
+                backward[s + 1] = min(self._send(nbytes, b, a) for a, b in hops)
         return forward, backward
 
     def _send(self, nbytes: float, source: str, target: str) -> float:
@@ -287,33 +301,41 @@ class Bounds:
 
     def _carried(self, d: Degrees, gathered: float, reduced: float) -> float:
         """Seconds that the busiest link of the replicas of rank 0 needs for so many bytes of gathers and reductions, which share it."""
-        key = ("links", d)
+        key = ("links", self._replicas(d).tobytes())
         if key not in self._kept:
-            busy = []
-            for op in ("all_gather", "reduce_scatter"):
-                made = collective_plan(op, float(SIZES[-1]), self._replicas(d), self.run.cluster, self.run.profile)
-                loads: dict[int, float] = {}
-                for phase in made.phases:
-                    for link, weight in phase.weights:
-                        loads[link] = loads.get(link, 0.0) + phase.bytes * weight / SIZES[-1]
-                busy.append(loads)
-            self._kept[key] = busy
-        gathers, reductions = self._kept[key]
-        free = capacity(self.run.cluster, self.run.profile)
-        return max((float((gathered * gathers[k] + reduced * reductions.get(k, 0.0)) / free[k]) for k in gathers), default=0.0)
+            busy = [self._loads(op, d) for op in ("all_gather", "reduce_scatter")]
+            free = capacity(self.run.cluster, self.run.profile)
+            rows = [(busy[0].get(k, 0.0) / free[k], busy[1].get(k, 0.0) / free[k]) for k in {*busy[0], *busy[1]}]
+            self._kept[key] = np.unique(np.array(rows).reshape(-1, 2), axis=0)
+        return float((self._kept[key] @ np.array([gathered, reduced])).max())
 
-    def _replicas(self, d: Degrees) -> list[str]:
-        """The devices of the replicas of rank 0."""
+    def _loads(self, op: str, d: Degrees) -> dict[int, float]:
+        """Bytes that every link carries for a byte of `op`."""
+        loads: dict[int, float] = {}
+        for phase in self._planned(op, SIZES[-1], d).phases:
+            for link, weight in phase.weights:
+                loads[link] = loads.get(link, 0.0) + phase.bytes * weight / SIZES[-1]
+        return loads
+
+    def _planned(self, op: str, nbytes: int, d: Degrees) -> CollectivePlan:
+        """`op` over the replicas of rank 0."""
+        key = ("plan", op, nbytes, self._replicas(d).tobytes())
+        if key not in self._kept:
+            members = [self.run.cluster.devices[r] for r in self._replicas(d)]
+            self._kept[key] = collective_plan(op, float(nbytes), members, self.run.cluster, self.run.profile)
+        made: CollectivePlan = self._kept[key]
+        return made
+
+    def _replicas(self, d: Degrees) -> NDArray[np.int64]:
+        """The replicas of rank 0."""
         table = self.pieces.mesh(d).replicas
-        return [self.run.cluster.devices[r] for r in table[np.nonzero((table == self.pieces.mesh(d).rank()).any(axis=1))[0][0]]]
+        return np.asarray(table[np.nonzero((table == self.pieces.mesh(d).rank()).any(axis=1))[0][0]])
 
     def _rate(self, op: str, d: Degrees) -> float:
         """Least seconds per byte of `op` over the replicas of rank 0, over some sizes."""
-        key = ("rate", op, d)
+        key = ("rate", op, self._replicas(d).tobytes())
         if key not in self._kept:
-            run, members = self.run, self._replicas(d)
-            times = [collective_seconds(collective_plan(op, float(n), members, run.cluster, run.profile), run.cluster, run.profile) / n for n in SIZES]
-            self._kept[key] = min(times)
+            self._kept[key] = min(collective_seconds(self._planned(op, n, d), self.run.cluster, self.run.profile) / n for n in SIZES)
         return float(self._kept[key])
 
 

@@ -12,6 +12,7 @@ from ..parallel.layout import Layout
 from ..report import Report
 from ..units import parse
 from ..words import known
+from .batch import time_to_target
 from .settings import comparison
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ NAMES = (*DEGREES, *MEASURED)
 
 @dataclass(frozen=True)
 class Objective:
-    """`name` is one of OBJECTIVES; `critical` tokens of a batch beyond which more data per step help little (time-to-target)."""
+    """`name` is one of OBJECTIVES; `critical` tokens of a batch beyond which more data per step help little, where known."""
 
     name: str
     critical: float | None = None
@@ -50,20 +51,26 @@ class Objective:
     def of(name: str, critical: float | None) -> Objective:
         """The objective called `name`. Raises Malformed."""
         known(name, OBJECTIVES, "objective")
-        if (name == "time-to-target") != (critical is not None):
-            raise Malformed("--objective time-to-target and --critical-batch TOKENS go together: give both or none")
+        if name == "time-to-target" and critical is None:
+            raise Malformed("--objective time-to-target needs critical_batch (tokens): in the run file, or as --critical-batch TOKENS")
         return Objective(name, critical)
 
     def score(self, step: float, memory: float, layout: Layout) -> float:
         """Less is better; never less for a longer step and more memory, so that a bound of both bounds it."""
         tokens = layout.batch.global_ * max(layout.batch.sequence, 1)
+        if self.name == "time-to-target" and self.critical is not None:
+            return time_to_target(step, tokens, self.critical, 1.0)
         if self.name == "memory":
             return memory
         if self.name == "cost":
             return step * layout.degrees.world / tokens
         if self.name == "mfu":
             return step / tokens
-        return step * (1 + self.critical / tokens) if self.critical is not None else step
+        return step
+
+    def to_target(self, report: Report) -> float | None:
+        """Seconds to a target per fewest step that it takes; None without a critical batch."""
+        return None if self.critical is None else time_to_target(report.step_time, report.tokens, self.critical, 1.0)
 
 
 @dataclass(frozen=True)

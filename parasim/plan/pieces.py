@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
-from typing import Literal
 
 import numpy as np
 
@@ -134,11 +133,11 @@ class Pieces:
         d = layout.degrees
         return (d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules)
 
-    def _plain(self, layout: Layout) -> Workload:
+    def _plain(self, layout: Layout, schedule: str = "1f1b") -> Workload:
         """Without replicas that share anything out: what most numbers are read off."""
-        key = self._body_key(layout)
+        key = (schedule, *self._body_key(layout))
         if key not in self._lowered:
-            self._lowered[key] = self._lower(layout, shallow(self.run.plan.model), "1f1b")
+            self._lowered[key] = self._lower(layout, shallow(self.run.plan.model), schedule)
         return self._lowered[key]
 
     def _groups(self, d: Degrees) -> Groups:
@@ -157,13 +156,12 @@ class Pieces:
         return {name: tuple(tuple(t[np.nonzero((t == r).any(axis=1))[0][0]].tolist()) for r in ranks) for name, t in tables.items()}
 
     def _timed(self, layout: Layout, groups: Groups) -> dict[int, dict[str, float]]:
-        model, stage = shallow(self.run.plan.model), fresh(layout)
-        fused = self._lower(layout, model, "1f1b", 2) if stage else self._plain(layout)
-        split = self._lower(layout, model, "zb-h1", 2 if stage else 0)
+        model, fused, split = shallow(self.run.plan.model), self._plain(layout), self._plain(layout, "zb-h1")
         price = self._pricer(fused, groups)
         seconds: dict[int, dict[str, float]] = {}
         for letter, source in (("F", fused), ("B", fused), ("I", split), ("W", split)):
-            body = source.program_of(0).bodies[f"{letter}0"]
+            ops = source.program_of(0).bodies[f"{letter}0"]
+            body = _anew(ops) if fresh(layout) else ops
             for part, s in _by_part(model, body, letter, price).items():
                 seconds.setdefault(part, {})[letter] = s
             again = _by_part(model, body, letter, lambda op: price(op) if op.label.phase == "R" else 0.0) if letter in "BI" else {}
@@ -171,19 +169,19 @@ class Pieces:
                 seconds[part]["R"] = max(s, seconds[part].get("R", 0.0))
         return seconds
 
-    def _lower(self, layout: Layout, model: Model, schedule: str, stage: Literal[0, 2] = 0, *, cut: bool = False) -> Workload:
-        """Two microbatches of one stage of few layers, with as few replicas as expert parallelism allows, or twice as many for ZeRO.
+    def _lower(self, layout: Layout, model: Model, schedule: str, *, cut: bool = False) -> Workload:
+        """Two microbatches of one stage of few layers, with as few replicas as expert parallelism allows.
 
         `cut`: one microbatch, whose backward is cut wherever a reduction might stand, so that memory is let go of as early as can be.
         """
         d, m = layout.degrees, 1 if cut else 2
-        degrees = replace(d, dp=(2 if stage or (cut and d.replicas > 1) else 1) * (d.ep // gcd(d.ep, d.cp)), pp=1)
+        degrees = replace(d, dp=(2 if cut and d.replicas > 1 else 1) * (d.ep // gcd(d.ep, d.cp)), pp=1)
         small = replace(
             layout,
             degrees=degrees,
             batch=Batch(m * layout.batch.micro * degrees.dp, layout.batch.micro, layout.batch.sequence, m),
             data=replace(layout.data, mode="per-parameter"),
-            zero=replace(layout.zero, stage=stage, shard=degrees.replicas, overlap=True, overlap_gather=False),
+            zero=replace(layout.zero, stage=0, shard=degrees.replicas, overlap=True, overlap_gather=False),
             pipeline=Pipeline(schedule, 1, "async", (model.layers,)),
             recompute=replace(layout.recompute, modules=() if layout.recompute.layers else layout.recompute.modules, layers=None),
         )

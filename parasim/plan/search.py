@@ -31,7 +31,8 @@ from .space import AXES, Candidate, Group, Space, axes, space, template
 
 MOST_OPS = 600_000  # ops that the engine replays for finalists, unless a number of runs is given
 MEMORY = "memory"
-ALIKE, CLOSED, SIMULATED_NEXT = range(3)  # a group of layouts with one bound; one layout by closed form; by a replay of its schedule
+# a group of layouts with one bound; a layout without its gradients; by the whole closed form; by a replay of its schedule
+ALIKE, QUICK, CLOSED, SIMULATED_NEXT = range(4)
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def search(
     values = axes(start, devices, asked, pinned)
     limits = Limits.of(constraints)
     legal = space(start, devices, values)
-    out = Search(start.name, devices, Objective.of(objective, critical_batch), legal, values, refused=Counter(legal.refused), top=top)
+    out = Search(start.name, devices, Objective.of(objective, critical_batch or start.critical_batch), legal, values, refused=Counter(legal.refused), top=top)
     if not legal.groups:
         why = "; ".join(legal.example.values()) or "no combination of the values to vary uses all devices"
         raise Refused(f"none of {legal.enumerated} layouts is legal: {why}")
@@ -172,27 +173,25 @@ class _Searcher:
             if bound >= self._worst_of_top() or (self._spent() and self.out.best):
                 break
             heapq.heappop(self.heap)
-            if tier == SIMULATED_NEXT:
-                self._simulate(what, bound)
-            else:
-                self._sharpen(what, bound)
+            self._next(tier, what, bound)
         self._finish()
 
     def _finish(self) -> None:
         """Better bounds for the first of those that were not simulated, as long as they matter for the gap; then count what is left."""
         best = self.out.best[0].score if self.out.best else float("inf")
         while self.heap and self.heap[0][1] != SIMULATED_NEXT and self.heap[0][0] < best:
-            bound, _, _, what = heapq.heappop(self.heap)
-            self._sharpen(what, bound)
+            bound, tier, _, what = heapq.heappop(self.heap)
+            self._next(tier, what, bound)
         self.out.bounded = sum(len(what.ways) if isinstance(what, Group) else 1 for *_, what in self.heap)
         self.out.lowest = self.heap[0][0] if self.heap else float("inf")
 
-    def _sharpen(self, what: Group | Candidate, bound: float) -> None:
-        if isinstance(what, Group):
+    def _next(self, tier: int, what: Any, bound: float) -> None:
+        """What comes after a bound of `tier`: a better one, or the engine."""
+        if tier == ALIKE:
             for way in what.ways:
-                self._closed(self.out.space.candidate(what, way), bound)
+                self._quick(self.out.space.candidate(what, way), bound)
         else:
-            self._replayed(what, bound)
+            {QUICK: self._closed, CLOSED: self._replayed, SIMULATED_NEXT: self._simulate}[tier](what, bound)
 
     def _add(self, bound: float, tier: int, what: Group | Candidate) -> None:
         self.pushed += 1
@@ -212,16 +211,19 @@ class _Searcher:
         else:
             self._add(self.out.objective.score(step, memory, first.layout), ALIKE, group)
 
-    def _closed(self, candidate: Candidate, bound: float) -> None:
-        layout = candidate.layout
+    def _quick(self, candidate: Candidate, bound: float) -> None:
         if not self.limits.layout(candidate):
             self.out.refused["constraint"] += 1
             return
-        memory = self.bounds.memory(layout)
+        memory = self.bounds.memory(candidate.layout)
         if memory > self.capacity:
             self._miss(candidate, memory)
-            return
-        step = self.bounds.step(layout)
+        else:
+            self._add(max(bound, self.out.objective.score(self.bounds.quick(candidate.layout), memory, candidate.layout)), QUICK, candidate)
+
+    def _closed(self, candidate: Candidate, bound: float) -> None:
+        layout = candidate.layout
+        step, memory = self.bounds.step(layout), self.bounds.memory(layout)
         if not self.limits.reachable(step, self.flops, self.peak):
             self.out.refused["constraint"] += 1
         else:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..units import format_memory, format_seconds
 from .binding import shares
+from .objective import Objective
 from .search import Found, Search
 
 SCHEMA = "parasim.search/1"
@@ -25,15 +26,15 @@ def to_json(s: Search) -> dict[str, Any]:
         "simulated": len(s.found),
         "proven": s.proven,
         "gap": s.gap,
-        "top": [_row(f) for f in s.best[: s.top]],
-        "pareto": [_row(f) for f in s.pareto],
+        "top": [_row(f, s.objective) for f in s.best[: s.top]],
+        "pareto": [_row(f, s.objective) for f in s.pareto],
         "near_misses": [{"layout": m.candidate.overrides, "name": m.candidate.name, "excess_bytes": m.excess} for m in _nearest(s)],
         "why": why(s),
         "varied": {k: list(v) for k, v in s.asked.items()},
     }
 
 
-def _row(f: Found) -> dict[str, Any]:
+def _row(f: Found, objective: Objective) -> dict[str, Any]:
     d = f.candidate.layout.degrees
     degrees = {a: getattr(d, a) for a in ("tp", "cp", "ep", "dp", "pp")}
     return {
@@ -44,6 +45,7 @@ def _row(f: Found) -> dict[str, Any]:
         "mfu": f.report.mfu,
         "peak_memory_bytes": f.report.memory.peak.nbytes,
         "bound_s": f.bound if f.score == f.report.step_time else None,
+        "time_to_target_s": objective.to_target(f.report),
     }
 
 
@@ -67,11 +69,13 @@ def as_text(s: Search) -> str:
     reasons = ", ".join(f"{why} {n}" for why, n in s.refused.most_common())
     counts = f"{s.space.enumerated} layouts: {sum(s.refused.values())} refused ({reasons}), {s.bounded} bounded away, {len(s.found)} simulated"
     verdict = "proven: the bound of no other layout is below the first" if s.proven else f"not proven: another could be better by up to {100 * s.gap:.2f} %"
-    rows = [("", "layout", "step", "MFU", "peak memory")]
+    rows = [("", "layout", "step", "MFU", "peak memory", "to target, per fewest step" if s.objective.critical else "")]
     for i, f in enumerate(s.best[: s.top], 1):
         mfu = "-" if f.report.mfu is None else f"{100 * f.report.mfu:.1f} %"
-        rows.append((str(i), f.candidate.name, format_seconds(f.report.step_time), mfu, format_memory(round(f.report.memory.peak.nbytes))))
-    widths = [max(len(r[c]) for r in rows) for c in range(5)]
+        aim = s.objective.to_target(f.report)
+        peak = format_memory(round(f.report.memory.peak.nbytes))
+        rows.append((str(i), f.candidate.name, format_seconds(f.report.step_time), mfu, peak, "" if aim is None else format_seconds(aim)))
+    widths = [max(len(r[c]) for r in rows) for c in range(6)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     front = "; ".join(f"{f.candidate.name} ({format_seconds(f.report.step_time)}, {format_memory(round(f.report.memory.peak.nbytes))})" for f in s.pareto)
     near = "; ".join(f"{m.candidate.name} by {format_memory(round(m.excess))}" for m in _nearest(s))

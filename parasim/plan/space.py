@@ -33,8 +33,8 @@ AXES = (
 SHAPE = AXES[:5]
 OVERLAPPED = ("dualpipe", "dualpipe-v")  # pairs of passes: what one sends, the other hides
 RECOMPUTE = {"none": (), "selective": ("core_attn",), "full": (FULL,)}
-WIDEST, MOST_MICRO, MOST_CHUNKS, MOST_CONTEXT = 64, 16, 8, 16  # of the values that are tried unless others are named
-MOST_TOKENS = 2**16  # of a microbatch, likewise
+WIDEST, MOST_MICRO, MOST_CHUNKS = 64, 16, 8  # of the values that are tried unless others are named
+MOST_TOKENS, LEAST_ROWS = 2**16, 2**10  # of a microbatch, and of a part of a sequence, likewise
 MOST_LAYOUTS = 1_000_000
 
 
@@ -154,7 +154,7 @@ def _usual(run: Run, devices: int) -> dict[str, list[Any]]:
     return {
         "parallel.tp": small if hasattr(model, "hidden") else [1],
         "parallel.pp": [n for n in divisors(devices) if n <= model.layers],
-        "parallel.cp": able("parallel.cp", [n for n in small if n <= MOST_CONTEXT and isinstance(model, Transformer)]) or [1],
+        "parallel.cp": able("parallel.cp", [n for n in small if n * LEAST_ROWS <= batch.sequence and isinstance(model, Transformer)]) or [1],
         "parallel.ep": [n for n in divisors(experts) if devices % n == 0],
         "batch.micro": [n for n in divisors(batch.global_) if n == 1 or (n <= MOST_MICRO and n * batch.sequence <= MOST_TOKENS)],
         "pipeline.schedule": able("pipeline.schedule", schedules),
@@ -180,7 +180,8 @@ def space(run: Run, devices: int, values: Mapping[str, Sequence[Any]]) -> Space:
         if devices % model_parallel:
             out.refuse(len(ways) * len(alike), "devices", f"devices={devices} must be a multiple of tp x cp x pp = {model_parallel}")
         elif batch % (micro * dp):
-            out.refuse(len(ways) * len(alike), "batch.global", str(batch_violation(batch, micro, dp)))
+            broken = batch_violation(batch, micro, dp)
+            out.refuse(len(ways) * len(alike), broken.field, str(broken))
         else:
             for recompute, parallel in alike:
                 shape = dict(zip((*SHAPE, "recompute", "tensor.sequence_parallel"), (tp, pp, cp, ep, micro, recompute, parallel), strict=True))

@@ -12,6 +12,7 @@ from ..lowering import lower
 from ..report import Report, summarize
 from ..sim import simulate
 from ..units import format_memory, format_seconds
+from .batch import time_to_target
 from .binding import binding, link, overhead, shares
 from .settings import Setting, sweep, variant
 
@@ -45,7 +46,12 @@ class WhatIf:
     name: str
     baseline: Report
     variants: tuple[Variant, ...]
+    critical_batch: int | None = None
     notes: tuple[str, ...] = field(default=())
+
+    def to_target(self, report: Report | None) -> float | None:
+        """Seconds to a target per fewest step that it takes (McCandlish et al. 2018, equation 2.11); None without a critical batch."""
+        return None if report is None or self.critical_batch is None else time_to_target(report.step_time, report.tokens, self.critical_batch, 1.0)
 
     def to_json(self) -> dict[str, Any]:
         """The contract `parasim.whatif/1`. A refused variant has report null and says why under `refusal`."""
@@ -53,6 +59,7 @@ class WhatIf:
         return {
             "schema": SCHEMA,
             "baseline": self.baseline.to_json(),
+            "baseline_time_to_target_s": self.to_target(self.baseline),
             "variants": [
                 {
                     "set": dict(v.settings),
@@ -62,6 +69,7 @@ class WhatIf:
                     "link_before": link(self.baseline),
                     "link_after": None if v.report is None else link(v.report),
                     "refusal": v.refusal or None,
+                    "time_to_target_s": self.to_target(v.report),
                 }
                 for v in self.variants
             ],
@@ -72,6 +80,9 @@ class WhatIf:
         rows.append(_row("as written", self.baseline, self.baseline))
         for v in self.variants:
             rows.append((v.name, f"refused: {v.refusal.splitlines()[0]}") if v.report is None else _row(v.name, v.report, self.baseline))
+        if self.critical_batch is not None:
+            aims = [self.to_target(self.baseline), *(self.to_target(v.report) for v in self.variants)]
+            rows = [(*rows[0], "to target, per fewest step"), *((*r, format_seconds(a)) if a is not None else r for r, a in zip(rows[1:], aims, strict=True))]
         widths = [max((len(r[c]) for r in rows if len(r) > 2), default=0) for c in range(len(rows[0]))]
         widths[0] = max(len(r[0]) for r in rows)
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)).rstrip() for row in rows]
@@ -121,7 +132,7 @@ def whatif(run: Run, rows: Sequence[Settings], progress: Callable[[str], None] |
             out.append(Variant(settings, report_of(vary(run, overrides))))
         except Refused as error:
             out.append(Variant(settings, None, str(error)))
-    return WhatIf(run.name, baseline, tuple(out))
+    return WhatIf(run.name, baseline, tuple(out), run.critical_batch)
 
 
 def report_of(run: Run) -> Report:

@@ -61,7 +61,7 @@ def test_a_batch_that_does_not_split_names_dp_and_what_is_legal() -> None:
         (["devices=60"], "devices=60 must be a multiple of parallel.tp=8 x cp=1 x pp=4 = 32; nearest legal: 32, 64"),
         (["devices=8"], "devices=8 must be a multiple of parallel.tp=8 x cp=1 x pp=4 = 32; nearest legal: 32"),
         (["parallel.dp=4"], "parallel.dp=4 times parallel.tp=8 x cp=1 x pp=4 = 32 is 128 ranks, but devices=64; legal: 2, auto, or devices=128"),
-        (["batch.global=1"], "batch.global=1 must be a multiple of batch.micro=1 x dp=2 = 2 (dp is devices=64 / (parallel.tp=8 x cp=1 x pp=4 = 32)); legal batch.global near it: 2, 4; legal dp for it: 1"),
+        (["batch.global=1"], "parallel.dp=2 is more than batch.global=1; a rank needs at least one sequence (dp is devices=64 / (parallel.tp=8 x cp=1 x pp=4 = 32)); legal: at most 1"),
         (["pipeline.layers=[20, 20, 20]"], "pipeline.layers=[20, 20, 20] has 3 entries, but there are 4 stages (parallel.pp=4 x pipeline.chunks=1); write 4 entries, or auto\npipeline.layers=[20, 20, 20] sums to 60, but model.layers=80; write numbers that sum to 80, or auto"),
         (["tensor.sequence_parallel=true", "parallel.tp=1"], "tensor.sequence_parallel=true needs parallel.tp of 2 or more, not 1; set it to false, or raise parallel.tp"),
         (["precision=fp32", "optimizer={gradient_dtype: bf16, master: true}"], "optimizer.gradient_dtype=bf16 cannot hold the gradients of precision=fp32; legal: fp32\noptimizer.master=true is an fp32 copy of bf16 or fp16 parameters, but precision=fp32; legal: false"),
