@@ -57,6 +57,7 @@ sphinx_gallery_conf = {
     "capture_repr": ("_repr_html_", "__str__"),
     "abort_on_example_error": False,
     "only_warn_on_example_error": True,  # -W makes it fatal, after all others have run
+    "default_thumb_file": str(HERE / "_static" / "table.png"),  # pages that show tables only
     "plot_gallery": "True",
     "remove_config_comments": True,
 }

@@ -46,8 +46,8 @@ Table(
 beside(("data parallel, row by row", [32, 32, 32, 32, 32, 32, 24, 15, 9, 6], [run.plan.layout.degrees.dp for run in runs]))
 
 # %%
-# Utilisation of the first four, with the fitted profile (their steps took part in the fit; microbatches of the paper are not published row by row,
-# 4 is taken here):
+# Utilisation of the first four, with the fitted profile (steps of this table took part in the fit; microbatches are not published row by row, 4 is
+# taken here):
 
 rows = []
 for row, published in zip(table[:4], (0.44, 0.44, 0.46, 0.43), strict=True):
