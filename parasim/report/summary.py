@@ -18,6 +18,7 @@ from ..units import format_seconds
 from .accounting import NAMES, RankTimes, Window, rank_times, step_window
 from .blame import blame, straggler
 from .network import link_use
+from .reserved import reserved
 from .values import UPPER_BOUND, Engine, MemorySummary, Report, Stage, StepTimes
 
 if TYPE_CHECKING:
@@ -164,14 +165,16 @@ def _memory(timeline: Timeline, run: Run, stages: ByStage) -> MemorySummary:
     per_stage = [max((peaks[r] for r in ranks), key=lambda p: (p.nbytes, -p.rank)) for _, ranks in stages]
     capacity = timeline.meta.get("capacity_bytes")
     excluded = dict.fromkeys((*EXCLUDED, *timeline.meta.get("excluded", ())))
+    size = float(capacity if capacity is not None else run.cluster.accelerator.memory.value)
     return MemorySummary(
         peak=heaviest,
         per_stage=tuple(per_stage),
         stage=_stage_of(heaviest, stages),
-        capacity=float(capacity if capacity is not None else run.cluster.accelerator.memory.value),
+        capacity=size,
         known=any(p.given is None or len(p.given.time) for p in timeline.parts) or timeline.meta.get("source", "simulated") != "measured",
         excluded=tuple(f"{e} ({REMARKS[e]})" if e in REMARKS else str(e) for e in excluded),
         categories=CATEGORIES,
+        reserved=reserved(timeline, heaviest.rank, size) if run.cluster.accelerator.kind == "gpu" and heaviest.nbytes else None,
     )
 
 

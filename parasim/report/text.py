@@ -122,6 +122,10 @@ def _memory(report: Report) -> RenderableType | None:
             table.add_row(category, format_memory(round(nbytes)), Text("█" * round(BAR * share), style="blue"))
     verdict = f"of {format_memory(memory.capacity)}: {'fits' if memory.fits else 'DOES NOT FIT'}, headroom {_signed_bytes(memory.headroom)}"
     table.add_row("peak", format_memory(round(peak.nbytes)), Text(verdict, style="" if memory.fits else "bold red"))
+    if memory.reserved is not None:
+        parts = f"{format_memory(round(memory.reserved.cached))} of cached blocks, {format_memory(round(memory.reserved.rounding))} of rounding"
+        retries = f", {memory.reserved.retries} times the device was full" if memory.reserved.retries else ""
+        table.add_row("reserved", format_memory(round(memory.reserved.total)), Text(f"by torch's caching allocator for this: {parts}{retries}"))
     if peak.largest:
         names = ", ".join(f"{name} {format_memory(round(nbytes))}" for name, nbytes in peak.largest[:4])
         table.add_row("largest", "", Text(names))

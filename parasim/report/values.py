@@ -48,10 +48,22 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Reserved:
+    """What an allocator with a cache reserves at most, bytes: `total` is the peak of the buffers, the `rounding` of sizes there, and the rest, `cached`:
+    blocks that are held and too small, or in the wrong place, for what is asked for. `retries`: how often the device was full and blocks went back."""
+
+    total: float
+    rounding: float
+    cached: float
+    retries: int
+
+
+@dataclass(frozen=True)
 class MemorySummary:
     """Peak of the heaviest rank (which holds `stage`), the peak of the heaviest rank of each stage, capacity of a device (bytes).
 
     `known` is False for a measured timeline without memory: peak, headroom and fits are then null in JSON. `excluded` names what is not counted.
+    `reserved` is what torch's allocator would hold on the heaviest rank; None where that does not run: only GPUs have it.
     """
 
     peak: MemoryPeak
@@ -61,6 +73,7 @@ class MemorySummary:
     known: bool
     excluded: tuple[str, ...]
     categories: tuple[str, ...]
+    reserved: Reserved | None = None
 
     @property
     def headroom(self) -> float:
@@ -210,8 +223,13 @@ class Report:
             "peak_time_s": peak.time,
             "largest": [{"buffer": name, "bytes": nbytes} for name, nbytes in peak.largest],
             "buffers_by_name": dict(peak.buffers),
+            "reserved": self._reserved_json(),
             "excluded": list(self.memory.excluded),
         }
+
+    def _reserved_json(self) -> dict[str, float] | None:
+        r = self.memory.reserved
+        return None if r is None else {"reserved_bytes": r.total, "rounding_bytes": r.rounding, "cached_bytes": r.cached, "retries": r.retries}
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame with a row per stage: rank, seconds, peak bytes. Raises MissingExtra where pandas is not installed."""

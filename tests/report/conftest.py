@@ -31,7 +31,7 @@ def run() -> Any:
     """A run of two devices of 100 FLOP/s and 1000 bytes at 36 USD/h. One layer of width 1 and 2 tokens: 10 model FLOPs are easy to count."""
     model = Transformer("tiny", layers=1, hidden=1, heads=1, kv_heads=1, head_dim=1, ffn=1, vocab=1, activation="gelu")
     layout = Layout(Degrees(pp=2), Batch(global_=1, micro=1, sequence=2, microbatches=1))
-    accelerator = SimpleNamespace(name="toy", peak=lambda dtype: 100.0, memory=Number(1000.0, "bytes", "made up", "assumed"))
+    accelerator = SimpleNamespace(name="toy", kind="cpu", peak=lambda dtype: 100.0, memory=Number(1000.0, "bytes", "made up", "assumed"))
     return SimpleNamespace(
         name="hand",
         plan=Plan(model, layout, ("layers are split evenly",)),

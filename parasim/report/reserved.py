@@ -1,0 +1,142 @@
+"""What torch's caching allocator would reserve for a rank's buffers: their births and deaths replayed on its rules.
+
+c10/cuda/CUDACachingAllocator.cpp: sizes are rounded up to 512 B; what is up to 1 MiB comes from segments of 2 MiB, up to 10 MiB from 20 MiB, what is
+larger from a segment of its own, rounded up to 2 MiB. The smallest free block that is large enough is taken and split where more than 1 MiB (of
+small ones: anything) would be left; freed neighbours of a segment join. Where the device is full, segments that are free as a whole are given back
+first (a retry, which stalls). One pool is modelled for all streams; of equal buffers the oldest dies first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..memory import ordered_memory
+from ..timeline import Timeline
+from .values import Reserved
+
+MIB = 2**20
+ALIGNED, SMALL, SMALL_SEGMENT, LARGE, LARGE_SEGMENT, ROUND = 512, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB
+
+
+@dataclass(eq=False)
+class Block:
+    """A stretch of a segment; its neighbours there."""
+
+    address: int
+    size: int
+    small: bool
+    free: bool = True
+    before: Block | None = None
+    behind: Block | None = None
+
+
+@dataclass
+class Pool:
+    """The allocator of one device of `capacity` bytes; free blocks in order of size."""
+
+    capacity: float
+    reserved: int = 0
+    used: int = 0
+    retries: int = 0
+    top: int = 0
+    free: dict[bool, list[tuple[int, int, Block]]] = field(default_factory=lambda: {True: [], False: []})
+
+    def take(self, nbytes: int) -> Block:
+        """A block for `nbytes`."""
+        size = max(ALIGNED, -(-nbytes // ALIGNED) * ALIGNED)
+        small = size <= SMALL
+        pool = self.free[small]
+        at = bisect_left(pool, (size,))
+        block = pool.pop(at)[2] if at < len(pool) else self._segment(size, small)
+        rest = block.size - size
+        if rest >= ALIGNED if small else rest > SMALL:
+            behind = Block(block.address + size, rest, small, True, block, block.behind)
+            if block.behind:
+                block.behind.before = behind
+            block.behind, block.size = behind, size
+            self._keep(behind)
+        block.free = False
+        self.used += block.size
+        return block
+
+    def give(self, block: Block) -> None:
+        """Free a block and join it to free neighbours."""
+        self.used -= block.size
+        if block.before and block.before.free:
+            self._forget(block.before)
+            block = _joined(block.before, block)
+        if block.behind and block.behind.free:
+            self._forget(block.behind)
+            block = _joined(block, block.behind)
+        self._keep(block)
+
+    def _segment(self, size: int, small: bool) -> Block:
+        whole = SMALL_SEGMENT if small else LARGE_SEGMENT if size < LARGE else -(-size // ROUND) * ROUND
+        if self.reserved + whole > self.capacity and self._release():
+            self.retries += 1
+        self.reserved += whole
+        self.top += whole
+        return Block(self.top - whole, whole, small)
+
+    def _release(self) -> bool:
+        """Give back the segments that are free as a whole."""
+        whole = [b for pool in self.free.values() for _, _, b in pool if b.before is None and b.behind is None]
+        for block in whole:
+            self._forget(block)
+            self.reserved -= block.size
+        return bool(whole)
+
+    def _keep(self, block: Block) -> None:
+        block.free = True
+        insort(self.free[block.small], (block.size, block.address, block), key=_place)
+
+    def _forget(self, block: Block) -> None:
+        pool = self.free[block.small]
+        del pool[bisect_left(pool, (block.size, block.address))]
+
+
+def _joined(first: Block, second: Block) -> Block:
+    """Neighbours as one block."""
+    first.size += second.size
+    first.behind = second.behind
+    if second.behind:
+        second.behind.before = first
+    return first
+
+
+def _place(entry: tuple[int, int, Block]) -> tuple[int, int]:
+    return entry[:2]
+
+
+def reserved(timeline: Timeline, rank: int, capacity: float) -> Reserved:
+    """Replay the memory of `rank` on an empty device of `capacity` bytes."""
+    pool, exact, peak, rounded, most = Pool(capacity), 0, 0, 0, 0
+    for nbytes, block in _blocks(pool, timeline, rank):
+        exact += nbytes
+        if block and exact > peak:
+            peak, rounded = exact, pool.used - exact
+        most = max(most, pool.reserved)
+    return Reserved(float(most), float(rounded), float(most - peak - rounded), pool.retries)
+
+
+def _blocks(pool: Pool, timeline: Timeline, rank: int) -> Iterator[tuple[int, Block | None]]:
+    """(change of bytes, the block that was taken) of every birth and death; what dies as it is born takes none."""
+    rows = ordered_memory(timeline, rank)
+    live: dict[int, deque[tuple[int, Block]]] = {}
+    momentary: Counter[int] = Counter()
+    for buffer, delta in zip(rows["buffer"].tolist(), rows["delta"].tolist(), strict=True):
+        mine = live.setdefault(buffer, deque())
+        if delta > 0 and momentary[buffer]:
+            momentary[buffer] -= 1
+        elif delta > 0:
+            mine.append((int(delta), pool.take(int(delta))))
+            yield mine[-1]
+        elif delta < 0 and mine:
+            nbytes, block = mine.popleft()
+            pool.give(block)
+            yield -nbytes, None
+        elif delta < 0:
+            momentary[buffer] += 1
