@@ -233,7 +233,7 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     latency = sum(phase.latency for phase in phases)
     steps, across = sum(r.steps for r in rounds), sum(r.across for r in rounds)
     large = steps * profile.get(f"{at}.large_step_latency", 0.0) + across * profile.get(f"{at}.large_message_latency", 0.0)
-    overlap = 1.0 if all(r.hidden for r in rounds) else profile.get(f"{at}.hidden_latency", 0.0) if across else 0.0
+    overlap = 1.0 if all(r.hidden for r in rounds) else _hidden(op, at, profile) if across else 0.0
     middle, middle_cost = _middle(algorithm, steps, across, per_byte, profile)
     return phases, Start(call, latency, per_byte, _small(at, per_byte, steps, profile), large, overlap, short, short_call, middle, middle_cost)
 
@@ -266,6 +266,11 @@ def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float
     busy = weights / capacities[index]
     tightest = float(weights[np.argmax(busy)] if busy.any() else weights.max())
     return Phase(latency, tightest / factor, tuple(zip(index.tolist(), (weights / tightest).tolist(), strict=True)))
+
+
+def _hidden(op: str, at: str, profile: Profile) -> float:
+    """Seconds of start-up that pass per second in which bytes move: the algorithm's, else the op's."""
+    return profile.get(f"{at}.hidden_latency", 0.0) or profile.get(f"collective.{op}.hidden_latency", 0.0)
 
 
 def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile, protocol: str = "") -> CollectivePlan:

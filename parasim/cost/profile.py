@@ -78,6 +78,7 @@ KEYS: dict[str, Key] = {
     "network.latency.<link kind>": Key(0.0, "s", "added per link crossed"),
     "collective.<op>.latency": Key(0.0, "s", "added per call"),
     "collective.<op>.step_latency": Key(0.0, "s", "added per step of the algorithm"),
+    "collective.<op>.hidden_latency": Key(0.0, "1", "between servers, seconds of the latency of its steps that pass per second in which bytes move"),
     "collective.<op>.bandwidth_factor": Key(1.0, "1", "fraction of the bandwidth that the op reaches", True),
     "algorithm.<algorithm>.latency": Key(0.0, "s", "added per call; algorithms of one op that have it compete, the fastest runs"),
     "algorithm.<algorithm>.step_latency": Key(0.0, "s", "added per step: posting one message"),

@@ -19,6 +19,7 @@ from parasim.topology.cluster import Cluster
 from parasim.topology.loader import load_cluster
 from validation.lab.cases import CASES, Case, Single, cluster_of, read_cases
 from validation.lab.controls import pure_latency, two_at_a_time
+from validation.lab.crowding import crowded
 from validation.lab.fitting import _latencies, bare
 from validation.lab.judging import Verdict, gate
 from validation.lab.networks import PAYLOAD, network_of
@@ -113,15 +114,23 @@ def test_batches_name_things_before_they_use_them() -> None:
 def test_the_list_covers_what_it_must() -> None:
     """At least 60 cases that are judged, every network, every subject; every case lowers to a sound workload that fits its network."""
     cases = read_cases(CASES)
-    assert len([c for c in cases.cases if not c.reported]) >= 60
     assert {c.subject for c in cases.cases} == AXES
     assert set(cases.networks) == set(NETWORKS)
     for name in NETWORKS:
         assert len({c.subject for c in cases.cases if c.network == name}) >= 5
     assert {c.op for c in cases.singles} >= {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"}
     assert all(c.nbytes >= 1e6 for c in cases.singles)
+    left_out = set()
+    networks = {name: network_of(cluster_of(name)) for name in NETWORKS}
     for case in cases.all:
-        assert case.workload().world == NETWORKS[case.network][2], case.name
+        workload = case.workload()
+        assert workload.world == NETWORKS[case.network][2], case.name
+        left_out |= {case.name} if crowded(workload, networks[case.network]) else set()
+    assert left_out == {
+        "2x2-hsdp", "2x2-moe", "2x2-tp2-dp2", "2x2-tp2-pp2-sp", "2x2-pp2-and-dp2", "2x4-moe-hot", "2x4-tp2-pp2-dp2", "2x4-tp2-dp2-pp2-zb-h1", "2x4-pp4-dp2",
+        "2x4-two-zero1", "2x4-all-to-all-4M",
+    }  # fmt: skip
+    assert len([c for c in cases.cases if not c.reported and c.name not in left_out]) >= 60
 
 
 @pytest.mark.parametrize(
@@ -188,7 +197,7 @@ def test_start_up_times_are_what_made_them() -> None:
     star, base = cluster_of("star"), bare("star")
     wire = [2 * (n - 1) / n * 1024 / (50e6 * PAYLOAD) for n in (2, 4)]
     costs = np.array([0.5e-3 + 0.1e-3 * 2 * (n - 1) + w for n, w in zip((2, 4), wire, strict=True)])
-    assert _latencies("all_reduce", (2, 4), costs, star, base) == pytest.approx((0.5e-3, 0.1e-3))
+    assert _latencies("all_reduce", (2, 4), costs, star, base) == pytest.approx((0.5e-3, 0.1e-3), rel=1e-3)
 
 
 def _verdict(name: str, factor: float, spread: float = 0.0) -> Verdict:

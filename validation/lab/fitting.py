@@ -26,12 +26,14 @@ TINY = 1024  # bytes: wire time of some microseconds, and far below what a port 
 PAUSE, CALLS, ROUNDS = 0.01, 8, 4  # seconds slept before each call, calls of a run, runs
 SLEEP, SLEEPS = 0.02, 12  # seconds and number of the slept ops
 CABLES = ("nic", "leaf", "spine")  # kinds of links that the lab shapes
+SEGMENTS = "gloo's ring all-reduce (also inside its reduce-scatter) sends a block in two segments: one moves while the other starts"
 SHAPED = f"(MTU - headers) / (MTU + frame) = {PAYLOAD:.4f} of the shaped rate is payload of TCP"
 
 
 def bare(name: str) -> Profile:
-    """What is known before anything is measured: gloo's algorithms, and the payload's part of a port's rate."""
+    """What is known before anything is measured: gloo's algorithms, what of their latency is hidden, and the payload's part of a port's rate."""
     numbers = {f"network.bandwidth_factor.{kind}": Number(PAYLOAD, "1", SHAPED, "datasheet") for kind in CABLES}
+    numbers |= {f"collective.{op}.hidden_latency": Number(1.0, "1", SEGMENTS, "assumed") for op in ("all_reduce", "reduce_scatter")}
     return Profile(name, "gloo", numbers, "a network of the lab: payload of its ports, nothing fitted")
 
 

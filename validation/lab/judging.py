@@ -24,12 +24,14 @@ STOLEN = 0.02  # of the processors' time, taken by the hypervisor
 
 @dataclass(frozen=True)
 class Verdict:
-    """A case or single with its prediction and what was measured. `tries`: how often its repetitions were measured until they agreed, or given up."""
+    """A case or single with its prediction and what was measured. `tries`: how often its repetitions were measured
+    until they agreed, or given up; `crowded`: several flows share a pair of hosts (`crowding`)."""
 
     case: Case | Single
     predicted: Timeline
     repetitions: tuple[Repetition, ...]
     tries: int = 1
+    crowded: bool = False
 
     @property
     def measured(self) -> Repetition:
@@ -77,7 +79,12 @@ class Verdict:
     @property
     def judged(self) -> bool:
         """Does it count at the gate?"""
-        return not self.case.reported
+        return not self.reported
+
+    @property
+    def reported(self) -> str:
+        """Why it is shown and not judged; "" where it is judged."""
+        return self.case.reported or ("flows on one pair" if self.crowded else "")
 
     def to_json(self) -> dict[str, Any]:
         """One row of the results."""
@@ -86,7 +93,7 @@ class Verdict:
             "case": self.case.name,
             "network": self.case.network,
             "subject": self.case.subject,
-            "reported": self.case.reported or None,
+            "reported": self.reported or None,
             "predicted_s": predicted,
             "measured_s": measured,
             "error": self.error,

@@ -16,6 +16,7 @@ from parasim.topology.cluster import Cluster
 
 from .cases import CASES, Case, Cases, Single, cluster_of, read_cases
 from .controls import BUCKETS, pure_latency, two_at_a_time
+from .crowding import crowded
 from .fitting import bare, fit
 from .judging import SPREAD, Gate, Verdict, disturbance, gate
 from .namespaces import laid_out
@@ -141,7 +142,7 @@ def _measured(case: Case | Single, network: Network, cluster: Cluster, profile: 
     workload = case.workload()
     predicted = simulate(workload, cluster, profile, fold=False)
     (repetitions,) = run_on(network, [workload], cluster.accelerator, repeats, predicted.makespan)
-    return Verdict(case, predicted, repetitions)
+    return Verdict(case, predicted, repetitions, crowded=crowded(workload, network))
 
 
 def _verdict(case: Case | Single, network: Network, cluster: Cluster, profile: Profile, repeats: int) -> Verdict:
@@ -158,7 +159,7 @@ def _verdict(case: Case | Single, network: Network, cluster: Cluster, profile: P
 def _row(v: Verdict) -> str:
     predicted, measured = v.seconds
     start = "" if isinstance(v.case, Single) else f"  starts {v.start:6.2%}"
-    words = [f"repetition {i + 1}: {disturbance(v.repetitions[i])}" for i in v.disturbed] + ([f"not judged: {v.case.reported}"] if v.case.reported else [])
+    words = [f"repetition {i + 1}: {disturbance(v.repetitions[i])}" for i in v.disturbed] + ([f"not judged: {v.reported}"] if v.reported else [])
     return (
         f"{v.case.name:28s} predicted {predicted * 1e3:7.1f} ms  measured {measured * 1e3:7.1f} ms  error {v.error:+7.2%}  spread {v.spread:5.2%}{start}"
         + "".join(f"  [{w}]" for w in words)
