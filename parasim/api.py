@@ -16,6 +16,7 @@ from .collectives.plan import group_of
 from .collectives.table import rows as collective_rows
 from .comparison import compare
 from .config import Plan, Run, build, load, vary
+from .cost.pricing import host_launch
 from .cost.pricing import op_seconds as seconds_of_op
 from .cost.pricing import seconds as kernel_seconds
 from .cost.profile import datasheet, load_profile
@@ -238,8 +239,9 @@ def goodput(run: Run, **asked: Any) -> Goodput:
 def op_seconds(run: Run) -> Callable[[int, Compute], float]:
     """Predicted seconds of a Compute op on any rank of the run: what the executor sleeps."""
     paces = run.cluster.paces(run.devices).tolist()
-    chip, profile = run.cluster.accelerator, run.profile
-    return lambda rank, op: float(paces[rank] * seconds_of_op([kernel_seconds(k, chip, profile) for k in op.kernels], profile))
+    chip, profile, degrees = run.cluster.accelerator, run.profile, run.plan.layout.degrees
+    launch = host_launch(profile, degrees.tp, degrees.pp, len({run.cluster.node_of[d] for d in run.cluster.devices[: run.devices]}))
+    return lambda rank, op: float(paces[rank] * seconds_of_op([kernel_seconds(k, chip, profile) for k in op.kernels], profile, launch))
 
 
 __all__ = [

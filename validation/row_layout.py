@@ -27,12 +27,14 @@ def layout(row: Tree, stack: str, model: Tree, notes: list[str]) -> dict[str, An
         degrees["ep"] = 1
     run: dict[str, Any] = {"devices": devices, "parallel": degrees, "batch": _batch(row, degrees, notes), "precision": _precision(row, notes)}
     sharded = _zero(strategy, degrees, notes)
+    if "param-gather" in str(strategy.get("overlap", "")):
+        sharded["overlap_gather"] = True
     if run["precision"] == "fp8" and sharded.get("stage") == 3:
         notes.append("parameters are shared out (stage 3), but fp8 copies of them stay whole here: gradients and optimizer state only (stage 2)")
         sharded["stage"] = 2
     run |= {"zero": sharded} if sharded else {}
     run |= _data(strategy, stack, degrees, notes)
-    run["pipeline"] = _pipeline(row, model, degrees, run["batch"], notes)
+    run["pipeline"] = _pipeline(row, stack, model, degrees, run["batch"], notes)
     run |= {"tensor": _tensor(strategy, model, notes)} if degrees["tp"] > 1 else {}
     run |= _recompute(strategy, stack, notes)
     run |= {"kernels": {"glu": "fused"}} if strategy.get("compile") else {}  # blocks are compiled, the loss is not (torchtitan, train.py of 2024)
@@ -132,10 +134,12 @@ def _tensor(strategy: Tree, model: Tree, notes: list[str]) -> dict[str, bool]:
         notes.append("experts under tensor parallelism: with sequence parallelism, as Megatron-Core asks for")
         strategy = {**strategy, "sp": True}
     out = {"sequence_parallel": bool(strategy["sp"])} if strategy.get("sp") is not None else {}
-    return out | ({"async": True} if strategy.get("async_tp") else {})
+    if "userbuffers" in str(strategy.get("overlap", "")):
+        notes.append("tensor-parallel messages of the forward overlapped in user buffers: exposed here")
+    return out | ({"async": True} if strategy.get("async_tp") or strategy.get("tp_async") else {})
 
 
-def _pipeline(row: Tree, model: Tree, degrees: Tree, batch: Tree, notes: list[str]) -> dict[str, Any]:
+def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, notes: list[str]) -> dict[str, Any]:
     strategy, ranks, layers = row["strategy"], degrees["pp"], int(model["layers"])
     if ranks == 1:
         return {"schedule": "1f1b"}
@@ -154,10 +158,26 @@ def _pipeline(row: Tree, model: Tree, degrees: Tree, batch: Tree, notes: list[st
     if strategy.get("vocab_method") == "redis":
         notes.append("layers redistributed: the last stage holds fewer by the FLOPs of the head")
         out["layers"] = _redistributed(model, layers, stages)
+    elif stack == "nanotron" and all(dealt := _balanced(model, layers, stages)):
+        notes.append("layers dealt out by their cost and that of the head, as nanotron does")
+        out["layers"] = dealt
     elif layers % stages and (layers + 2) % stages == 0:
         each = (layers + 2) // stages
         notes.append("first and last stage hold one layer fewer")
         out["layers"] = [each - 1, *[each] * (stages - 2), each - 1]
+    return out
+
+
+def _balanced(model: Tree, layers: int, stages: int) -> list[int]:
+    """Layers per stage as nanotron deals them out: in order, to a rank until it passes its share of the cost, the head counting by its weights."""
+    h, ffn, heads = model["hidden"], model["ffn"], model["heads"]
+    width = heads * (model.get("head_dim") or h // heads)
+    head = model["vocab"] * h / (4 * width * h + 3 * ffn * h)
+    share, out = (layers + head) / stages, [0] * stages
+    rank = 0
+    for done in range(1, layers + 1):
+        out[rank] += 1
+        rank += done > share * (rank + 1) and rank < stages - 1
     return out
 
 

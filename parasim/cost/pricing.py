@@ -475,7 +475,13 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     return max(computing, moving) + profile.get("compute.kernel_launch")
 
 
-def op_seconds(kernels: Iterable[float], profile: Profile) -> float:
-    """Seconds of a Compute op of kernels that take `kernels` seconds: the device's, or the host's to launch them if that is longer."""
+def host_launch(profile: Profile, tp: int, pp: int, servers: int) -> float:
+    """Seconds of the host per kernel: more where pipelines of tensor-parallel groups span servers, whose hosts then serve both kinds of messages."""
+    shared = tp if tp > 1 and pp > 1 and servers > 1 else 0
+    return profile.get("compute.host_launch") + shared * profile.get("compute.host_launch_shared")
+
+
+def op_seconds(kernels: Iterable[float], profile: Profile, launch: float) -> float:
+    """Seconds of a Compute op of kernels that take `kernels` seconds: the device's, or the host's, `launch` for each, if that is longer."""
     times = list(kernels)
-    return profile.get("compute.op_overhead") + max(sum(times), profile.get("compute.host_launch") * sum(t > 0 for t in times))
+    return profile.get("compute.op_overhead") + max(sum(times), launch * sum(t > 0 for t in times))

@@ -17,6 +17,7 @@ import simpy
 from numpy.typing import NDArray
 
 from ..collectives.plan import capacity
+from ..cost.pricing import host_launch
 from ..cost.profile import Profile
 from ..errors import Refused, Violation
 from ..program.edges import Resolved
@@ -122,7 +123,8 @@ class Engine:
         self._meetings: dict[Hashable, _Meeting] = {}
         self._ordinals: Counter[Hashable] = Counter()
         self._posted: defaultdict[Hashable, deque[_Meeting]] = defaultdict(deque)
-        self._pricer = Pricer(self.traffic, self.fold, self.network.path, cluster.accelerator, profile, cluster.paces(workload.world).tolist())
+        paces, launch = cluster.paces(workload.world).tolist(), _launch(workload, cluster, profile)
+        self._pricer = Pricer(self.traffic, self.fold, self.network.path, cluster.accelerator, profile, paces, launch)
 
     def run(self) -> None:
         """Replay to the end. Raises Deadlock naming what is stuck."""
@@ -321,3 +323,9 @@ class Engine:
             self.env.timeout(latency).callbacks.append(go)
         else:
             go()
+
+
+def _launch(workload: Workload, cluster: Cluster, profile: Profile) -> float:
+    """Seconds of the host per kernel."""
+    tp, pp = (int(workload.coordinates[axis].max()) + 1 if axis in workload.coordinates else 1 for axis in ("tp", "pp"))
+    return host_launch(profile, tp, pp, len({cluster.node_of[d] for d in cluster.devices[: workload.world]}))

@@ -87,6 +87,7 @@ class Pricer:
     accelerator: Accelerator
     profile: Profile
     paces: Sequence[float]
+    launch: float  # seconds of the host per kernel
     _seconds: dict[Hashable, float] = field(default_factory=dict)
     _drafts: dict[int, dict[str, list[_Draft]]] = field(default_factory=dict)
     _forms: dict[Hashable, int] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class Pricer:
 
     def _draft(self, program: Program, op: Op) -> _Draft:
         if isinstance(op, Compute):
-            return _Draft(op, seconds=op_seconds([self._kernel(k) for k in op.kernels], self.profile))
+            return _Draft(op, seconds=op_seconds([self._kernel(k) for k in op.kernels], self.profile, self.launch))
         if not isinstance(op, Collective):
             return _Draft(op)
         size = collective_size(program, op)
