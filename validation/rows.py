@@ -75,10 +75,13 @@ def to_case(row: Row) -> Case:
 
 
 def _case(row: Row) -> Case:
-    missing = [key for key in ("model", "cluster", "strategy", "measured", "sequence") if not row.get(key)]
+    missing = [key for key in ("model", "cluster", "strategy", "measured") if not row.get(key)]
     if missing:
         raise NotModelled(f"lacks {', '.join(missing)}")
     notes: list[str] = []
+    if not row.get("sequence"):
+        row = {**row, "sequence": _sequence(row)}
+        notes.append(f"sequence not published: {row['sequence']}")
     cluster = row["cluster"]
     accelerator = str(cluster.get("accelerator"))
     known = systems()["accelerators"].get(accelerator)
@@ -95,6 +98,11 @@ def _case(row: Row) -> Case:
     profiles = systems()["profiles"][known["of"]]
     profile = profiles.get(stack, profiles["any"])
     return Case(str(row["id"]), source_of(row), accelerator, known["of"], stack, profile, measured, run, tuple(notes))
+
+
+def _sequence(row: Row) -> int:
+    """Tokens of a sequence where none are published: those of GPT-2, as Megatron-LM first trained it on V100 (Shoeybi et al. 2019), else of GPT-3."""
+    return 1024 if str(row["cluster"].get("accelerator")).startswith("V100") else 2048
 
 
 def _stack(row: Row, family: str) -> str:
