@@ -22,6 +22,7 @@ from .program.workload import buffer_bytes
 from .timeline import MEMORY, NO_BIRTHS, Births, Timeline
 
 Floats = NDArray[np.float64]
+VIEWS = ("split_rows", "join_rows")  # kernels that take no time
 _NUMBER = re.compile(r"\d+")
 
 
@@ -170,4 +171,4 @@ def _lasting(resolved: Resolved) -> NDArray[np.bool_]:
 
 
 def _takes_time(op: Op) -> bool:
-    return isinstance(op, Compute) and any(k.name != "delay" or float(k.dims[0]) > 0 for k in op.kernels)
+    return isinstance(op, Compute) and any(k.name not in VIEWS and (k.name != "delay" or float(k.dims[0]) > 0) for k in op.kernels)

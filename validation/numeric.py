@@ -165,6 +165,8 @@ CASES: dict[str, Case] = {
     "gpt-tp2-offload-parameters-recompute": Case(replace(GPT, tied=True), Degrees(tp=2), blocks={"offload": HOST, "recompute": Recompute(("full",))}),
     "tp2-async": Case(MLP, Degrees(tp=2), blocks={"tensor": Tensor(asynchronous=True)}),
     "tp4-columns": Case(MLP, Degrees(tp=4), blocks=COLUMNS),
+    "gpt-tp2-pieces": Case(GPT, Degrees(tp=2), blocks={"tensor": Tensor(sequence_parallel=True, pieces=2)}),
+    "gpt-tp2-pieces-async": Case(GPT, Degrees(tp=2), blocks={"tensor": Tensor(sequence_parallel=True, asynchronous=True, pieces=4)}),
     "gpt-tp2-columns-async": Case(GPT, Degrees(tp=2), blocks={"tensor": Tensor("all-gather", asynchronous=True)}),
     "llama-tp2-pp2-columns-recompute": Case(LLAMA, Degrees(tp=2, pp=2), 4, {**COLUMNS, "recompute": Recompute(("full",))}),
     "gpt-tp4-sp-async": Case(GPT, Degrees(tp=4), blocks=SP_ASYNC),

@@ -84,7 +84,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         data=_data(keys),
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward, zero.overlap_gather),
         pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer, pipe.group, pipe.memory_cap, times),
-        tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous),
+        tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous, keys.tensor.pieces),
         context=Context(keys.context.style),
         recompute=_recompute(keys),
         kernels=Kernels(keys.kernels.attention, keys.kernels.dropout, keys.kernels.glu, keys.kernels.loss),

@@ -19,7 +19,7 @@ from .products import SHAPES
 from .products import reached as fraction
 from .profile import Profile
 
-Kind = Literal["matmul", "attention", "memory", "time", "link", "host"]
+Kind = Literal["matmul", "attention", "memory", "time", "link", "host", "view"]
 WIDE = DTYPE_BYTES["bf16"]  # what products of fp8 copies are written in
 INDEX, STATISTIC, MASK = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"], DTYPE_BYTES["uint8"]
 
@@ -370,6 +370,8 @@ PRICES: Mapping[str, Price] = {
     "attention_block_grad": Price(_pair_flops(3, 2), _block_grad_bytes, "attention"),
     "kv_slice": Price(_none, _kv_bytes(2), "memory"),
     "kv_slice_grad": Price(_none, _kv_bytes(3), "memory"),
+    "split_rows": Price(_none, _none, "view"),
+    "join_rows": Price(_none, _none, "view"),
     "columns_to_blocks": Price(_none, _blocks_bytes, "memory"),
     "blocks_to_columns": Price(_none, _blocks_bytes, "memory"),
     "blocks_to_sequence": Price(_none, _blocks_bytes, "memory"),
@@ -466,6 +468,8 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     price = PRICES[kernel.name]
     if price.kind == "time":
         return dims(kernel)[0]
+    if price.kind == "view":
+        return 0.0
     if price.kind in ("link", "host"):
         return price.bytes(kernel) / _host_rate(price.kind, accelerator) + profile.get("compute.kernel_launch")
     passes = profile.get("compute.memory_passes") if price.kind == "memory" else 1.0

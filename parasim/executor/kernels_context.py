@@ -70,6 +70,16 @@ def attention_block_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensor
     return dqkv + packed_columns(kernel, ds @ k, nothing, k.new_zeros(*k.shape[:-1], value_dim(kernel))), _packed(kernel, dk, dv)
 
 
+def split_rows(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """Parts of the rows, one after the other."""
+    return tuple(t[0].chunk(int(kernel.dims[2])))
+
+
+def join_rows(_: Context, __: Kernel, t: Tensors) -> Tensors:
+    """Parts of the rows below each other."""
+    return (torch.cat(t),)
+
+
 def columns_to_blocks(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """Blocks of columns below each other."""
     return (torch.cat(t[0].chunk(int(kernel.dims[2]), 1)),)

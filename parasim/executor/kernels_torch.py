@@ -71,6 +71,8 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "attention_block_grad": parts.attention_block_grad,
     "kv_slice": parts.kv_slice,
     "kv_slice_grad": parts.kv_slice_grad,
+    "split_rows": parts.split_rows,
+    "join_rows": parts.join_rows,
     "columns_to_blocks": parts.columns_to_blocks,
     "blocks_to_columns": parts.blocks_to_columns,
     "blocks_to_sequence": parts.blocks_to_sequence,

@@ -157,6 +157,8 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "attention_block_grad": _heads(1),
         "kv_slice": _heads(0),
         "kv_slice_grad": _heads(1),
+        "split_rows": lambda k, s: (*s(k.reads[0]), len(k.writes)),
+        "join_rows": lambda k, s: (*s(k.writes[0]), len(k.reads)),
         "columns_to_blocks": lambda k, s: (*s(k.reads[0]), k.dims[0]),
         "blocks_to_columns": lambda k, s: (*s(k.writes[0]), k.dims[0]),
         "blocks_to_sequence": _parts_of_sequence,

@@ -4,7 +4,7 @@ parallelism, all-gather and reduce-scatter in their place (Korthikanti et al. 20
 It cuts the buffers that the compute pass marked and inserts collectives at kernel roles; it knows no layer and no buffer name. The
 collectives are waited for at once, so they sit on the compute stream. Asynchronous, as Megatron-LM has it, those of the backward of a
 column-parallel layer run on a stream of their own: the sum of the input gradient beside the weight gradient, and under sequence parallelism
-the second gather of the layer's input beside the input gradient. `all-gather` is the column-parallel form: every layer is cut along columns.
+the second gather of the layer's input beside the input gradient. In `pieces` they overlap with the products themselves. `all-gather` is the column-parallel form: every layer is cut along columns.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..program.ops import COMPUTE, Collective, Compute, Kernel, Label, Op, Ref
 from ..program.workload import KV_HEAD
 from .draft import Draft, collective
 from .loss import READS_STATISTICS
+from .pieces import Pieces
 
 AXIS = "tp"
 STREAM = "tp.async"
@@ -40,7 +41,7 @@ def tensor(draft: Draft) -> None:
     if degree == 1:
         return
     how = draft.layout.tensor
-    rewrite = _gather_outputs if how.style == "all-gather" else _rewrite
+    rewrite = _gather_outputs if how.style == "all-gather" else _rewrite if how.pieces == 1 else _in_pieces
     if how.style == "all-gather":
         _recut_rows(draft)
     copies = kv_copies(draft.plan.model, draft.layout)
@@ -88,6 +89,22 @@ def _rewrite(draft: Draft, body: list[Op]) -> Iterator[Op]:
             yield from _close(draft, op, kernel)
         else:
             yield from _loss(draft, op, kernel)
+
+
+def _in_pieces(draft: Draft, body: list[Op]) -> Iterator[Op]:
+    """Gathers and scatters in parts, beside the products that need and make them."""
+    pieces = Pieces(draft, draft.layout.tensor.pieces)
+    for i, op in enumerate(body):
+        assert isinstance(op, Compute)
+        kernel = op.kernels[0]
+        opens, closes = OPENS.get((kernel.name, kernel.role)), (kernel.name, kernel.role) in CLOSES
+        if (source := _input_of_pair(kernel, body[i + 1 :])) and source not in pieces.parts:
+            yield from pieces.gather(op.label, source)
+        if opens is None and not closes:
+            yield from _loss(draft, op, kernel)
+        else:
+            yield from pieces.rewrite(op, kernel, opens, closes)
+        pieces.forget(kernel.writes)
 
 
 def _input_of_pair(kernel: Kernel, following: list[Op]) -> Ref | None:

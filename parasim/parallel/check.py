@@ -103,8 +103,10 @@ def _context(model: Model, layout: Layout) -> Iterator[Violation]:
 
 
 def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
-    tp, cp, batch = layout.degrees.tp, layout.degrees.cp, layout.batch
+    tp, cp, batch, pieces = layout.degrees.tp, layout.degrees.cp, layout.batch, layout.tensor.pieces
     if not layout.tensor.sequence_parallel:
+        if pieces > 1:
+            yield Violation("tensor.pieces", str(pieces), "cuts what sequence parallelism gathers", "legal: 1, or tensor.sequence_parallel=true")
         return
     if layout.tensor.style == "all-gather":
         rule = "cuts the rows of what row-parallel layers add up, and tensor.style=all-gather has none"
@@ -115,6 +117,10 @@ def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
         per = f" / cp={cp}" if cp > 1 else ""
         rule = f"must divide the tokens of a microbatch, batch.sequence={batch.sequence}{per} x batch.micro={batch.micro}"
         yield Violation("parallel.tp", str(tp), f"{rule}, under tensor.sequence_parallel", legal(divisors(batch.sequence // cp * batch.micro), tp))
+    elif (rows := batch.sequence // cp * batch.micro // tp) % pieces:
+        yield Violation("tensor.pieces", str(pieces), f"must divide the {rows} tokens of a microbatch on a rank of tp", legal(divisors(rows), pieces))
+    elif pieces > 1 and layout.kernels.dropout:
+        yield Violation("kernels.dropout", "true", "draws its masks by rank, whose rows lie otherwise in tensor.pieces", "legal: false, or tensor.pieces=1")
 
 
 def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:

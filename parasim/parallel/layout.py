@@ -84,11 +84,12 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Tensor:
-    """Tensor parallel style; `asynchronous` overlaps its collectives with compute."""
+    """Tensor parallel style; `asynchronous` overlaps its collectives with compute, in `pieces` with the products that need or make what they move."""
 
     style: Literal["megatron", "all-gather"] = "megatron"
     sequence_parallel: bool = False
     asynchronous: bool = False
+    pieces: int = 1
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,9 @@ KERNELS: dict[str, KernelSpec] = {
     "blocks_to_columns": _spec("rows columns parts", "x", "y", "the inverse"),
     "blocks_to_sequence": _spec("batch sequence columns parts", "x", "y", "rows (parts, batch, sequence) -> (batch, parts, sequence)"),
     "sequence_to_blocks": _spec("batch sequence columns parts", "x", "y", "the inverse"),
+    # rows in parts, as a kernel finds them that reads and writes the parts in place
+    "split_rows": _spec("rows columns parts", "x", "y*", "the parts of x, one after the other"),
+    "join_rows": _spec("rows columns parts", "x*", "y", "the parts below each other"),
     # latent attention (DeepSeek-V2): x holds compressed keys and values and, in its last columns, the rotary key that all heads share
     "latent_norm": _spec("rows columns rope_dim", "x w", "y r", "y = RMS norm of the first columns of x, r the others as they are"),
     "latent_norm_input_grad": _spec("rows columns rope_dim", "dy dr x w", "dx", "statistics are recomputed from x"),
