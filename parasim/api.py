@@ -16,10 +16,10 @@ from .collectives.plan import group_of
 from .collectives.table import rows as collective_rows
 from .comparison import compare
 from .config import Plan, Run, build, load, vary
-from .cost.pricing import host_launch
-from .cost.pricing import op_seconds as seconds_of_op
-from .cost.pricing import seconds as kernel_seconds
 from .cost.profile import datasheet, load_profile
+from .cost.timing import host_launch
+from .cost.timing import op_seconds as seconds_of_op
+from .cost.timing import seconds as kernel_seconds
 from .errors import Deadlock, DoesNotFit, Malformed
 from .executor import execute
 from .html import Side

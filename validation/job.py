@@ -18,8 +18,8 @@ import typer
 from parasim.comparison import Comparison, compare
 from parasim.config.loading import build
 from parasim.config.run import Run
-from parasim.cost.pricing import seconds
 from parasim.cost.profile import Profile, save_profile
+from parasim.cost.timing import seconds
 from parasim.errors import Malformed, Refused
 from parasim.lowering import lower
 from parasim.program.ops import Compute

@@ -333,7 +333,7 @@ class TensorKeys(Block):
     style: Literal["megatron", "all-gather"] = key("megatron", "megatron: column then row parallel; all-gather: column parallel")
     sequence_parallel: Flag = key(False, "whether norms and residuals are cut along the sequence")
     asynchronous: Flag = key(False, "whether its collectives overlap compute", alias="async")
-    pieces: Count = key(1, "with sequence_parallel: parts in which rows are gathered, multiplied and scattered, each beside its neighbour's product; 1: no overlap")
+    pieces: Count = key(1, "with sequence_parallel: parts in which rows are gathered, multiplied and scattered, beside each other's products")
 
 
 class ContextKeys(Block):

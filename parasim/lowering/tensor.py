@@ -4,7 +4,8 @@ parallelism, all-gather and reduce-scatter in their place (Korthikanti et al. 20
 It cuts the buffers that the compute pass marked and inserts collectives at kernel roles; it knows no layer and no buffer name. The
 collectives are waited for at once, so they sit on the compute stream. Asynchronous, as Megatron-LM has it, those of the backward of a
 column-parallel layer run on a stream of their own: the sum of the input gradient beside the weight gradient, and under sequence parallelism
-the second gather of the layer's input beside the input gradient. In `pieces` they overlap with the products themselves. `all-gather` is the column-parallel form: every layer is cut along columns.
+the second gather of the layer's input beside the input gradient. In `pieces` they overlap with the products themselves (pieces.py).
+`all-gather` is the column-parallel form: every layer is cut along columns.
 """
 
 from __future__ import annotations

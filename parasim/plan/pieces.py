@@ -17,7 +17,7 @@ import numpy as np
 from ..collectives.plan import plan as collective_plan
 from ..collectives.plan import seconds as collective_seconds
 from ..config import Plan, Run
-from ..cost.pricing import seconds as kernel_seconds
+from ..cost.timing import seconds as kernel_seconds
 from ..lowering import lower
 from ..model.spec import Fixed, Model, Transformer
 from ..parallel.layout import Batch, Degrees, Layout, Pipeline

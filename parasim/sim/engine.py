@@ -17,8 +17,8 @@ import simpy
 from numpy.typing import NDArray
 
 from ..collectives.plan import capacity
-from ..cost.pricing import host_launch
 from ..cost.profile import Profile
+from ..cost.timing import host_launch
 from ..errors import Refused, Violation
 from ..program.edges import Resolved
 from ..program.ops import COMPUTE, P2P

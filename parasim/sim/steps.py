@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..collectives.plan import CollectivePlan
-from ..cost.pricing import op_seconds, seconds, signature
+from ..cost.pricing import signature
 from ..cost.profile import Profile
+from ..cost.timing import op_seconds, seconds
 from ..program.ops import P2P, Collective, Compute, Kernel, Msg, Op
 from ..program.workload import Program
 from ..topology.cluster import Accelerator

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from parasim.cost.pricing import PRICES, bytes_moved, flops, seconds
+from parasim.cost.pricing import PRICES, bytes_moved, flops
 from parasim.cost.profile import Profile, datasheet
+from parasim.cost.timing import seconds
 from parasim.errors import InvalidProgram
 from parasim.program.kernels import KERNELS
 from parasim.program.ops import DType, Kernel, Ref
@@ -94,6 +95,8 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("attention_block_grad", (B, S, A, K, D, D, 3), 2.5 * (4 * B * A * S * S * D / 2), 2 * (5 * OUT + 2 * B * S * K * 2 * D) + LSE),
     ("kv_slice", (B, S, A, K, D, D), 0, 2 * 2 * B * S * K * 2 * D),
     ("kv_slice_grad", (B, S, A, K, D, D), 0, 2 * 3 * B * S * K * 2 * D),
+    ("split_rows", (R, C, 4), 0, 0),  # read and written in place by the kernels beside it
+    ("join_rows", (R, C, 4), 0, 0),
     ("columns_to_blocks", (R, C, 7), 0, 2 * 2 * R * C),
     ("blocks_to_columns", (R, C, 7), 0, 2 * 2 * R * C),
     ("blocks_to_sequence", (B, S, C, 4), 0, 2 * 2 * B * 4 * S * C),

@@ -80,6 +80,9 @@ def test_exchanges_are_permutations():
     (blocks,) = call(None, "columns_to_blocks", {"x": x}, ("y",), (6, 8, 2))
     assert blocks.tolist() == [*x[:, :4].tolist(), *x[:, 4:].tolist()]
     assert torch.equal(call(None, "blocks_to_columns", {"x": blocks}, ("y",), (6, 8, 2))[0], x)
+    top, bottom = call(None, "split_rows", {"x": x}, ("p", "q"), (6, 8, 2))
+    assert torch.equal(top, x[:3]) and torch.equal(bottom, x[3:])
+    assert torch.equal(call(None, "join_rows", {"p": top, "q": bottom}, ("y",), (6, 8, 2))[0], x)
     rows = torch.arange(12.0)[:, None]  # two parts of two sequences of three
     (sequence,) = call(None, "blocks_to_sequence", {"x": rows}, ("y",), (2, 3, 1, 2))
     assert sequence.flatten().tolist() == [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]

@@ -9,8 +9,8 @@ import pytest
 from layouts import HIDDEN, TOKENS, counted, held, kept, keys, lowered, ops
 
 from parasim.config import build
-from parasim.cost.pricing import seconds
 from parasim.cost.profile import Profile, datasheet
+from parasim.cost.timing import seconds
 from parasim.errors import InvalidLayout, Refused
 from parasim.lowering import lower
 from parasim.program.ops import Compute, Kernel, Ref

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from test_sim_folding import MODELS, layouts, plan_of
 
 from parasim.collectives.plan import plan, seconds
-from parasim.cost.pricing import seconds as kernel_seconds
 from parasim.cost.profile import datasheet
+from parasim.cost.timing import seconds as kernel_seconds
 from parasim.lowering import lower
 from parasim.program.ops import P2P, Collective, Compute, Op
 from parasim.program.workload import Workload

@@ -1,0 +1,68 @@
+"""Seconds of kernels and ops on an accelerator, from their prices and the numbers of a profile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..errors import Refused, Violation
+from ..program.ops import Kernel
+from .device import Device
+from .pricing import PRICES, Kind, Price, dims
+from .products import SHAPES, fraction
+from .profile import Profile
+
+EFFICIENCY: Mapping[Kind, str] = {"matmul": "compute.matmul_efficiency", "attention": "compute.attention_efficiency"}
+
+
+def _host_rate(kind: Kind, accelerator: Device) -> float:
+    """Bytes per second of the link to the host, or of its memory. Raises `Refused` for an accelerator without these numbers."""
+    number = accelerator.host_link if kind == "link" else accelerator.host_memory_bandwidth
+    if number is None:
+        rule = "needs host_link and host_memory_bandwidth of the accelerator, which its file does not have"
+        raise Refused([Violation("offload", "true", rule, "add them to the accelerator, or leave offload out")])
+    return number.value
+
+
+def _efficiency(kernel: Kernel, price: Price, accelerator: Device, profile: Profile) -> float:
+    """Fraction of the peak of its dtype that a product or tiled attention reaches."""
+    get = profile.get
+    reached = get(EFFICIENCY[price.kind])
+    if price.kind == "attention":
+        reached = get("compute.attention_grad_efficiency", reached) if kernel.name.endswith("_grad") else reached
+        sequence = dims(kernel)[1]
+        return reached * sequence / (sequence + get("compute.attention_start")) if sequence else reached
+    reached = get("compute.fp8_efficiency", reached) if kernel.dtype == "fp8" else reached
+    count = accelerator.multiprocessors
+    shape = SHAPES[kernel.name](dims(kernel))
+    return reached * fraction(shape, None if count is None else count.value, get("compute.product_start"), get("compute.tile_cost"))
+
+
+def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
+    """Seconds of one kernel: the longer of FLOPs at the reached rate and bytes at the reached bandwidth, plus the launch.
+
+    A `delay` takes the seconds it names. Raises `Refused` for a dtype, or numbers of the host, that the accelerator does not have.
+    """
+    price = PRICES[kernel.name]
+    if price.kind == "time":
+        return dims(kernel)[0]
+    if price.kind == "view":
+        return 0.0
+    if price.kind in ("link", "host"):
+        return price.bytes(kernel) / _host_rate(price.kind, accelerator) + profile.get("compute.kernel_launch")
+    passes = profile.get("compute.memory_passes") if price.kind == "memory" else 1.0
+    moving = passes * price.bytes(kernel) / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
+    work = price.flops(kernel)
+    computing = work / (accelerator.peak(kernel.dtype) * _efficiency(kernel, price, accelerator, profile)) if work else 0.0
+    return max(computing, moving) + profile.get("compute.kernel_launch")
+
+
+def host_launch(profile: Profile, tp: int, pp: int, servers: int) -> float:
+    """Seconds of the host per kernel: more where pipelines of tensor-parallel groups span servers, whose hosts then serve both kinds of messages."""
+    shared = tp if tp > 1 and pp > 1 and servers > 1 else 0
+    return profile.get("compute.host_launch") + shared * profile.get("compute.host_launch_shared")
+
+
+def op_seconds(kernels: Iterable[float], profile: Profile, launch: float) -> float:
+    """Seconds of a Compute op of kernels that take `kernels` seconds: the device's, or the host's, `launch` for each, if that is longer."""
+    times = list(kernels)
+    return profile.get("compute.op_overhead") + max(sum(times), launch * sum(t > 0 for t in times))
