@@ -89,7 +89,7 @@ def test_a_judged_scoring_is_entered_before_a_row_is_shown(tmp_path: Path, kept:
 def test_nothing_to_judge_is_not_a_success(tmp_path: Path, kept: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"model": {"layers": 2}}\n')
     code, tree = table(kept, str(tmp_path / "rows.jsonl"))
-    assert code == 1 and tree["score"] is None and tree["rows"][0]["refused"] == "lacks cluster, strategy, measured, sequence"
+    assert code == 1 and tree["score"] is None and tree["rows"][0]["refused"] == "lacks cluster, strategy, measured"
 
 
 def test_many_microbatches_from_two_shorter_steps() -> None:
