@@ -8,7 +8,8 @@ from ..errors import Refused, Violation
 from ..program.ops import Kernel
 from .device import Device
 from .pricing import PRICES, Kind, Price, dims
-from .products import SHAPES, fraction
+from .products import SHAPES
+from .products import reached as fraction
 from .profile import Profile
 
 EFFICIENCY: Mapping[Kind, str] = {"matmul": "compute.matmul_efficiency", "attention": "compute.attention_efficiency"}
