@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from parasim.cost.pricing import seconds
+from parasim.cost.timing import seconds
 from parasim.cost.profile import datasheet
 from parasim.program.ops import Compute
 from parasim.program.workload import Program, Workload
