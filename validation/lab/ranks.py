@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from parasim.cost.timing import seconds
 from parasim.cost.profile import datasheet
+from parasim.cost.timing import seconds
 from parasim.program.ops import Compute
 from parasim.program.workload import Program, Workload
 from parasim.timeline import COMPUTE, Timeline
