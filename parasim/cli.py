@@ -335,19 +335,24 @@ def export(
 
 @app.command("import")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="Output of nvidia-smi topo -m, NCCL's topology XML, or Slurm's topology.conf.")],
-    kind: Annotated[str, typer.Option(help="nvidia-smi, nccl-xml or slurm; auto goes by the content.")] = "auto",
-    out: Annotated[Path, typer.Option(help="The cluster file to write.")] = Path("cluster.yaml"),
+    file: Annotated[Path, typer.Argument(help="Output of nvidia-smi topo -m, NCCL's topology XML, Slurm's topology.conf, or arguments of Megatron-LM.")],
+    kind: Annotated[str, typer.Option(help="nvidia-smi, nccl-xml, slurm (auto goes by the content), or megatron: a run file.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="The file to write; default cluster.yaml or run.yaml.")] = None,
     accelerator: Annotated[str | None, typer.Option(help="Of a matrix or XML, where it shall not be guessed.")] = None,
     server: Annotated[str, typer.Option(help="Slurm: the cluster of the catalog whose servers the nodes are.")] = "h100-hgx-ib400",
     devices_per_node: Annotated[int | None, typer.Option(min=1, help="Slurm: devices of a node; default: those of the server.")] = None,
     oversubscription: Annotated[float, typer.Option(help="Slurm: of every switch.")] = 1.0,
+    cluster: Annotated[str, typer.Option(help="Megatron: the cluster of the run.")] = "h100-hgx-ib400",
+    devices: Annotated[int | None, typer.Option(min=1, help="Megatron: devices of the run; default: what torchrun is told.")] = None,
 ) -> None:
-    """Write a cluster file from a description of real machines."""
-    from .jobs import import_topology
+    """Write a cluster file from a description of real machines, or a run file from the arguments of a training."""
+    from .jobs import import_run, import_topology
 
+    if kind == "megatron":
+        typer.echo(import_run(file, cluster, devices, out or Path("run.yaml")))
+        return
     more = {"server": server, "devices_per_node": devices_per_node, "oversubscription": oversubscription}
-    typer.echo(import_topology(file, kind, out, accelerator=accelerator, **more))
+    typer.echo(import_topology(file, kind, out or Path("cluster.yaml"), accelerator=accelerator, **more))
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, simulate_run, time_schedule, time_study, writable
 from .collectives.table import parse_ranks, parse_sizes, rows
-from .config import Run
+from .config import Run, build
 from .cost.profile import load_profile, save_profile
 from .documents import write
 from .errors import Failed, Malformed, Refused
@@ -214,6 +214,23 @@ def import_topology(path: Path, kind: str, out: Path, **more: Any) -> str:
     cluster = found.cluster
     servers = len(set(cluster.node_of.values()))
     return "\n".join([f"{len(cluster.devices)} x {cluster.accelerator.name} in {servers} servers", *(f"note: {n}" for n in found.notes), f"wrote {out}"])
+
+
+def import_run(path: Path, cluster: str, devices: int | None, out: Path) -> str:
+    """Write the run that arguments of Megatron-LM ask for as a run file; what to say. Raises Malformed, Unparsable, InvalidLayout."""
+    from .config.megatron import from_megatron
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as e:
+        raise Malformed(f"{path}: cannot be read ({e})") from e
+    keys, left_out, assumed = from_megatron(text, str(path), cluster, devices)
+    run = build(keys)
+    writable(out.parent)
+    write(keys, out)
+    notes = [f"note: {a}" for a in (*assumed, *([f"not used: {', '.join(left_out)}"] if left_out else []))]
+    degrees = run.plan.layout.degrees
+    return "\n".join([f"tp {degrees.tp} x cp {degrees.cp} x pp {degrees.pp} x dp {degrees.dp} on {cluster}", *notes, f"wrote {out}"])
 
 
 def draw(kind: str, subject: Timeline | Cluster, out: Path) -> None:
