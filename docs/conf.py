@@ -52,6 +52,7 @@ sphinx_gallery_conf = {
     "show_signature": False,
     "download_all_examples": False,
     "min_reported_time": 2,
+    "write_computation_times": False,  # its pages would fetch a style sheet
     "image_scrapers": ("parasim_figures.scrape",),
     "reset_modules": (),
     "capture_repr": ("_repr_html_", "__str__"),
