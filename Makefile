@@ -48,6 +48,7 @@ validate: $(VENV)/.test-installed
 	$(PY) -m validation published $(FIT)
 	$(PY) -m validation numeric
 	$(PY) -m validation search
+	$(PY) -m validation equality
 
 bench: $(VENV)/.test-installed
 	$(PY) -m validation bench

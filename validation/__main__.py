@@ -10,6 +10,7 @@ from parasim.errors import ParasimError
 
 from .bench import bench
 from .collectives import collectives
+from .equality import equality
 from .fit import fit
 from .job import job
 from .lab.command import lab
@@ -20,7 +21,7 @@ from .published import published
 from .search import search
 from .tpu import tpu
 
-COMMANDS = (published, collectives, tpu, network, fit, bench, job, lecture, numeric, lab, search)
+COMMANDS = (published, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, lab, search)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

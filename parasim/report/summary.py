@@ -66,6 +66,7 @@ def summarize(timeline: Timeline, run: Run) -> Report:
             classes=int(timeline.meta.get("classes", len(times))),
             events=timeline.meta.get("events"),
             wall=timeline.meta.get("wall_s"),
+            lowering=timeline.meta.get("lowering_s"),
         ),
         cost=None if run.cluster.price is None else float(run.cluster.price) * len(timeline.representative) * window.length / 3600.0,
         assumptions=(*_assumptions(run, steps), *_slowed(timeline, run, steps)),

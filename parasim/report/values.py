@@ -88,12 +88,16 @@ class MemorySummary:
 
 @dataclass(frozen=True)
 class Engine:
-    """How the timeline was made: ranks kept, fold classes, events of the engine and its wall seconds where known."""
+    """How the timeline was made: ranks kept, fold classes, events of the engine, its wall seconds where known.
+
+    `wall` is the engine: transfers planned, ranks folded, ops fused, replayed and recorded. `lowering`: the Workload made and verified before that.
+    """
 
     ranks: int
     classes: int
     events: int | None
     wall: float | None
+    lowering: float | None = None
 
 
 @dataclass(frozen=True)
@@ -200,6 +204,7 @@ class Report:
                 "classes": self.engine.classes,
                 "events": self.engine.events,
                 "wall_s": self.engine.wall,
+                "lowering_s": self.engine.lowering,
             },
             "cost_usd_per_step": self.cost,
             "uncertainty": None if self.accuracy is None else self.accuracy.to_json(),

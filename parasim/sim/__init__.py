@@ -12,12 +12,12 @@ from .record import record
 
 
 @uncollected()
-def simulate(workload: Workload, cluster: Cluster, profile: Profile, *, fold: bool = True) -> Timeline:
-    """Replay the workload; rank i runs on device i of the cluster. `fold=False` simulates every rank by itself.
+def simulate(workload: Workload, cluster: Cluster, profile: Profile, *, fold: bool = True, fuse: bool = True) -> Timeline:
+    """Replay the workload; rank i runs on device i of the cluster. `fold=False` simulates every rank by itself, `fuse=False` every op.
 
     Raises Deadlock (ranks and ops named), Unreachable (a partitioned network), Refused (more ranks than devices).
     """
-    engine = Engine(workload, cluster, profile, folding=fold)
+    engine = Engine(workload, cluster, profile, folding=fold, fusing=fuse)
     engine.run()
     return record(engine)
 

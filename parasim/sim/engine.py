@@ -102,7 +102,9 @@ class _Meeting:
 class Engine:
     """One run. `simulate` in the package reads the result off `ranks`, `transfers` and `fold`."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, profile: Profile, *, folding: bool, network: type[Network] = Network) -> None:
+    def __init__(
+        self, workload: Workload, cluster: Cluster, profile: Profile, *, folding: bool, fusing: bool = True, network: type[Network] = Network
+    ) -> None:
         if workload.world > len(cluster.devices):
             raise Refused([Violation("devices", str(workload.world), f"exceeds the {len(cluster.devices)} devices of cluster {cluster.name}")])
         workload = workload.bound
@@ -117,6 +119,7 @@ class Engine:
         self.events = 0
         self._slowdown = {kind: profile.get(f"overlap.slowdown.{kind}", 0.0) for kind in ("collective", "p2p")}
         self._slows = any(self._slowdown.values())
+        self._fusing = fusing and not self._slows  # what transfers may slow has no length of its own
         self._flying: dict[int, Counter[str]] = defaultdict(Counter)
         self._changed: dict[int, simpy.Event] = {}
         self.slowed: dict[int, float] = defaultdict(float)
@@ -176,9 +179,7 @@ class Engine:
         return np.concatenate([table[c.body] for c in rank.program.calls]) if rank.program.calls else np.zeros(0)
 
     def _known(self, step: Step, users: dict[int, set[Hashable]]) -> float:
-        if isinstance(step.op, P2P):
-            return np.nan
-        if self._slows:
+        if isinstance(step.op, P2P) or not self._fusing:
             return np.nan
         if step.route is None:
             return step.price

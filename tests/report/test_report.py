@@ -24,7 +24,7 @@ def test_the_contract(pipeline: Sketch, run: Any) -> None:
     pipeline.hold(0, "weights", "parameters", 600)
     pipeline.hold(0, "x", "activations", 200, 0, 8)
     pipeline.hold(1, "weights", "parameters", 700)
-    t = pipeline.timeline(recomputed_flops={"matmul": 100.0, "attention": 30.0}, events=12, wall_s=0.5, classes=2, capacity_bytes=1000.0)
+    t = pipeline.timeline(recomputed_flops={"matmul": 100.0, "attention": 30.0}, events=12, wall_s=0.5, lowering_s=0.25, classes=2, capacity_bytes=1000.0)
     out = summarize(t, run).to_json()
     assert next(iter(out)) == "schema"
     assert out["schema"] == "parasim.report/1"
@@ -52,7 +52,7 @@ def test_the_contract(pipeline: Sketch, run: Any) -> None:
     first, second = out["stages"]
     assert (first["stage"], first["rank"], first["compute_s"], first["idle_s"], first["slack_s"]) == (0, 0, 4.0, 3.0, 0.0)
     assert (second["stage"], second["rank"], second["compute_s"], second["exposed_s"]["pp"], second["slack_s"]) == (1, 1, 2.0, 2.0, 3.0)
-    assert out["engine"] == {"ranks": 2, "classes": 2, "events": 12, "wall_s": 0.5}
+    assert out["engine"] == {"ranks": 2, "classes": 2, "events": 12, "wall_s": 0.5, "lowering_s": 0.25}
     assert out["cost_usd_per_step"] == pytest.approx(36 * 2 * 8 / 3600)
     assert out["uncertainty"] is None
     assert "layers are split evenly" in out["assumptions"]
