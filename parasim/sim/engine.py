@@ -26,7 +26,7 @@ from ..program.workload import Program, Workload
 from ..topology.cluster import Cluster
 from .deadlock import explain
 from .fold import Fold, LoadKey, fold
-from .fuse import fuse
+from .fuse import Runs, fuse_all
 from .network import Network
 from .steps import Message, Move, Pricer, Route, Step
 from .traffic import Traffic, is_message
@@ -61,11 +61,12 @@ class Rank:
         self._places: dict[int, tuple[int, int]] = {}
         self.edges = {i: edges[first[i] : first[i + 1]] for i in np.nonzero(np.diff(self.resolved.edge_start))[0].tolist()}
 
-    def fused(self, seconds: NDArray[np.float64]) -> None:
-        """Group the ops into runs, given what is known of their seconds; `began` holds when each run starts."""
-        self.seconds = seconds
-        self.runs = fuse(self.resolved, seconds)
-        self.began = np.full(len(self.runs.seconds), np.nan)
+    def fused(self, runs: Runs) -> None:
+        """Take over what ops are run as; `came` holds when the rank reaches each run, `began` when that starts."""
+        self.runs = runs
+        seconds = self.seconds = runs.seconds[runs.run]  # nan: an op that is replayed by itself
+        self.began, self.came = np.full(len(runs.seconds), np.nan), np.full(len(runs.seconds), np.nan)
+        self.meets = runs.meets.tolist()
         self.order, self.first, self.length = self.runs.order.tolist(), self.runs.first.tolist(), self.runs.seconds.tolist()
         alone = np.nonzero(np.isnan(seconds))[0]
         calls, positions = self.resolved.call[alone].tolist(), self.resolved.position[alone].tolist()
@@ -83,9 +84,12 @@ class Rank:
     def unfold(self) -> None:
         """Give every op of a fused run its own times."""
         inside = ~np.isnan(self.seconds)
-        start = self.began[self.runs.run] + self.runs.offset
-        self.ready[inside] = self.start[inside] = start[inside]
-        self.end[inside] = (self.began[self.runs.run] + self.runs.after)[inside]
+        began = self.began[self.runs.run][inside]
+        self.ready[inside] = began + self.runs.ready[inside]
+        self.start[inside] = began + self.runs.offset[inside]
+        self.end[inside] = began + self.runs.after[inside]
+        together = np.flatnonzero(~np.isnan(self.came))
+        self.ready[self.runs.order[self.runs.first[together]]] = self.came[together]
 
 
 @dataclass(slots=True)
@@ -97,6 +101,10 @@ class _Meeting:
     start: float = 0.0
     sending: bool = False  # of a message: which end came first
     outgoing: tuple[tuple[Move, ...], int, int] | None = None  # what the sender moves, its rank and op
+
+    def over(self, _: object) -> None:
+        """Everyone who met goes on."""
+        self.event.succeed()
 
 
 class Engine:
@@ -133,9 +141,8 @@ class Engine:
         """Replay to the end. Raises Deadlock naming what is stuck."""
         for rank in self.ranks:
             rank.steps = self._pricer.steps(rank.rank, rank.c, rank.program)
-        users = self._users()
+        self._fuse()
         for rank in self.ranks:
-            rank.fused(self._known_seconds(rank, users))
             streams = rank.resolved.stream[rank.runs.order[rank.runs.first[:-1]]]
             for s in range(len(rank.resolved.streams)):
                 mine = np.nonzero(streams == s)[0]
@@ -159,7 +166,7 @@ class Engine:
         return list(heads.values())
 
     def _users(self) -> dict[int, set[Hashable]]:
-        """Who uses each link colour: the (class, stream) of collectives inside one class, anything else by itself."""
+        """Who uses each link colour: the (classes, stream) of collectives, the kind of messages."""
         users: dict[int, set[Hashable]] = defaultdict(set)
         for rank in self.ranks:
             for step in {id(s.route): s for body in rank.steps.values() for s in body if s.route is not None}.values():
@@ -173,10 +180,29 @@ class Engine:
                     users[link].add((kind, p))
         return users
 
-    def _known_seconds(self, rank: Rank, users: dict[int, set[Hashable]]) -> NDArray[np.float64]:
-        """Seconds of every op instance whose duration nothing else can change, nan for the others."""
-        table = {name: np.array([self._known(step, users) for step in body]) for name, body in rank.steps.items()}
-        return np.concatenate([table[c.body] for c in rank.program.calls]) if rank.program.calls else np.zeros(0)
+    def _fuse(self) -> None:
+        """What every rank runs as one: ops whose duration nothing else can change, those of several classes together."""
+        users, place = self._users(), {rank.rank: at for at, rank in enumerate(self.ranks)}
+        classes = [rank.c for rank in self.ranks]
+        numbers: dict[tuple[int, ...], int] = {}
+        seconds, meets = [], []
+        for rank in self.ranks:
+            known = {name: np.array([self._known(step, users) for step in body]) for name, body in rank.steps.items()}
+            sets = {name: np.zeros(len(body), dtype=np.int64) for name, body in rank.steps.items()}
+            for name, body in rank.steps.items():
+                for i, step in enumerate(body):
+                    if step.route is not None and len(step.route.present) > 1 and known[name][i] == known[name][i]:
+                        if len({classes[place[r]] for r in step.route.present}) == 1:
+                            sets[name][i] = numbers.setdefault(step.route.present, len(numbers) + 1)
+                        else:
+                            known[name][i] = np.nan
+            calls = rank.program.calls
+            seconds.append(np.concatenate([np.zeros(0), *(known[c.body] for c in calls)]))
+            meets.append(np.concatenate([np.zeros(0, dtype=np.int64), *(sets[c.body] for c in calls)]))
+        together = {number: tuple(place[r] for r in present) for present, number in numbers.items()}
+        self._sets = {number: len(members) for number, members in together.items()}
+        for rank, runs in zip(self.ranks, fuse_all([r.resolved for r in self.ranks], seconds, meets, together), strict=True):
+            rank.fused(runs)
 
     def _known(self, step: Step, users: dict[int, set[Hashable]]) -> float:
         if isinstance(step.op, P2P) or not self._fusing:
@@ -184,7 +210,7 @@ class Engine:
         if step.route is None:
             return step.price
         me = {(step.route.present, step.op.stream)}
-        alone = len(step.route.present) == 1 and all(users[link] == me for move in step.route.moves for link in self.fold.loads[move.loads])
+        alone = all(users[link] == me for move in step.route.moves for link in self.fold.loads[move.loads])
         return sum(move.seconds for move in step.route.moves) if alone else np.nan
 
     def _stream(self, rank: Rank, mine: range) -> Process:
@@ -200,10 +226,13 @@ class Engine:
                     yield event
             seconds = length[k]
             if seconds == seconds:  # known: a fused run
-                rank.began[k] = env.now
                 i = order[first[k + 1] - 1]
-                if seconds > 0:
-                    yield env.timeout(seconds)
+                if rank.meets[k]:
+                    yield from self._together(rank, k)
+                else:
+                    rank.began[k] = env.now
+                    if seconds > 0:
+                        yield env.timeout(seconds)
             else:
                 rank.ready[i] = env.now
                 step = rank.step(i)
@@ -220,6 +249,21 @@ class Engine:
             event = waited.pop(i, None)
             if event is not None:
                 event.succeed()
+
+    def _together(self, rank: Rank, k: int) -> Process:
+        """A run that starts when all ranks of its set have reached it."""
+        rank.came[k] = self.env.now
+        key = (rank.meets[k], k)
+        meeting = self._meetings.get(key)
+        if meeting is None:
+            meeting = self._meetings[key] = _Meeting(self.env.event())
+        meeting.arrived += 1
+        if meeting.arrived == self._sets.get(rank.meets[k], 1):
+            del self._meetings[key]
+            meeting.start = self.env.now
+            self.env.timeout(rank.length[k]).callbacks.append(meeting.over)
+        yield meeting.event
+        rank.began[k] = meeting.start
 
     def _rated(self, rank: Rank, work: float) -> Process:
         """Compute beside transfers: the rate changes only when one of this rank's starts or ends. `slowed` adds up the seconds lost."""

@@ -65,7 +65,7 @@ def _fused_flows(engine: Engine, rank: Rank, steps: list[Step], begins: NDArray[
     template = [
         (position, link, move.bytes * load, begin, until)
         for position, step in enumerate(steps)
-        if step.route is not None
+        if step.route is not None and rank.rank == min(step.route.present)  # of several that run it together, one
         for move, begin, until in _spans(step.route.moves)
         for link, load in engine.fold.loads[move.loads].items()
     ]

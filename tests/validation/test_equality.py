@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from parasim.api import Result, build, simulate_run
 from parasim.config import Run
 from parasim.errors import Refused
+from parasim.lowering import lower
+from parasim.sim import simulate
 from parasim.timeline import Timeline
 from validation.equality import TOLERANCE, both, difference
 from validation.random_runs import runs
@@ -26,6 +28,16 @@ from validation.random_runs import runs
 def test_folding_and_fusing_change_nothing(run: Run) -> None:
     """On every op of every rank, to 1e-9 of the step; `python -m validation equality` draws 200 of them and adds three of 512 devices."""
     assert max(both(run)) <= TOLERANCE, run.source
+
+
+def test_a_slow_rank_inside_a_tensor_group_is_still_replayed_in_runs() -> None:
+    """Its group has two classes from then on, which meet once per run and not once per collective."""
+    keys = KEYS | {"model": MODEL | {"heads": 8, "kv_heads": 8}, "parallel": {"tp": 8, "pp": 2}, "perturb": [{"rank": 3, "slowdown": 1.5}]}
+    run = build(keys)
+    workload = lower(run.plan)
+    fast, plain = (simulate(workload, run.cluster, run.profile, fuse=fuse) for fuse in (True, False))
+    assert difference(fast, plain) <= TOLERANCE
+    assert len(fast.ranks) == 4 and fast.meta["events"] < plain.meta["events"] / 4
 
 
 def test_a_difference_is_seen() -> None:
