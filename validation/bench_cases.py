@@ -1,0 +1,150 @@
+"""What `bench` times, and how: every case in a process of its own, which does the same a few times and prints the medians.
+
+python -m validation.bench_cases '{"keys": {...}, "repeats": 5, "fuse": true}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+LLAMA = {
+    "model": "llama3-405b",
+    "cluster": "h100-hgx-ib400",
+    "batch": {"global": 16384, "micro": 1, "sequence": 8192},
+    "devices": 16384,
+    "parallel": {"tp": 8, "pp": 16, "dp": "auto"},
+    "tensor": {"sequence_parallel": True},
+    "zero": {"stage": 1},
+}
+WIDE = LLAMA | {"devices": 131072, "batch": {"global": 131072, "micro": 1, "sequence": 8192}}
+SLOW = LLAMA | {"perturb": [{"rank": 5000, "slowdown": 1.2}]}
+DIFFERENT = LLAMA | {"perturb": [{"rank": 128 * i, "slowdown": 1.0 + 0.001 * (i + 1)} for i in range(128)]}
+REDUCE = {
+    "model": {"kind": "fixed", "layers": 1, "forward": "1 ms", "input_grad": "1 ms", "weight_grad": "1 ms", "parameters": 1e9},
+    "cluster": "h100-hgx-ib400",
+    "devices": 4096,
+    "batch": {"global": 4096, "micro": 1},
+    "dp": {"mode": "flat"},
+}
+DEEPSEEK = {
+    "model": "deepseek-v3",
+    "cluster": "h100-hgx-ib400",
+    "devices": 2048,
+    "batch": {"global": 15360, "micro": 1, "sequence": 4096},
+    "parallel": {"pp": 16, "ep": 64},
+    "pipeline": {"schedule": "dualpipe", "layers": {"first": 3, "last": 2}},
+    "zero": {"stage": 1},
+}
+LADDER = (64, 512, 4096, 16384, 131072)
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+
+
+def rung(devices: int) -> dict[str, Any]:
+    """Llama 3 70B on so many H100: tensor parallel 8, pipeline 8, the rest replicas of 32 microbatches each."""
+    return LLAMA | {
+        "model": "llama3-70b",
+        "devices": devices,
+        "batch": {"global": devices // 64 * 32, "micro": 1, "sequence": 8192},
+        "parallel": {"tp": 8, "pp": 8},
+    }
+
+
+@dataclass(frozen=True)
+class Took:
+    """Medians of one case in seconds: cluster and plan made (`load`), Workload lowered and verified, engine, report; `cpu` of the three last.
+
+    `events` of the engine, `ranks` of the run and `classes` simulated, `rss` bytes at the peak of the process; what the report blames.
+    """
+
+    load: float
+    lowering: float
+    engine: float
+    report: float
+    cpu: float
+    events: int
+    ranks: int
+    classes: int
+    rss: int
+    step: float
+    blamed: str
+
+    @property
+    def total(self) -> float:
+        """Lowering, engine and report."""
+        return self.lowering + self.engine + self.report
+
+
+def took(keys: Mapping[str, Any], repeats: int, *, fuse: bool = True, folding: bool = True) -> Took:
+    """The case in a fresh process."""
+    asked = json.dumps({"keys": keys, "repeats": repeats, "fuse": fuse, "folding": folding})
+    out = subprocess.run([sys.executable, "-m", __name__, asked], check=True, capture_output=True, text=True, timeout=1200, env=environment())
+    return Took(**json.loads(out.stdout))
+
+
+def environment() -> dict[str, str]:
+    """The environment of a user: compiled modules are kept."""
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
+
+def command(*arguments: str) -> tuple[float, float, int]:
+    """(wall seconds, CPU seconds, bytes at the peak) of a fresh `parasim` process."""
+    began = time.perf_counter()
+    child = subprocess.Popen([sys.executable, "-m", "parasim", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, ["parasim", *arguments])
+    return time.perf_counter() - began, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+
+
+def medians(job: Callable[[], tuple[float, ...]], repeats: int) -> tuple[float, ...]:
+    """Medians of what `repeats` runs measure, one by one."""
+    return tuple(statistics.median(column) for column in zip(*(job() for _ in range(repeats)), strict=True))
+
+
+def measure(keys: Mapping[str, Any], repeats: int, *, fuse: bool, folding: bool) -> Took:
+    """The case in this process."""
+    from parasim.config import build
+    from parasim.lowering import lower
+    from parasim.report import summarize
+    from parasim.sim import simulate
+
+    rows = []
+    for _ in range(repeats):
+        marks = [time.perf_counter()]
+        run = build(keys)
+        marks.append(time.perf_counter())
+        cpu = time.process_time()
+        workload = lower(run.plan)
+        marks.append(time.perf_counter())
+        timeline = simulate(workload, run.cluster, run.profile, fold=folding, fuse=fuse)
+        marks.append(time.perf_counter())
+        report = summarize(timeline, run)
+        marks.append(time.perf_counter())
+        rows.append([b - a for a, b in pairwise(marks)] + [time.process_time() - cpu])
+    load, lowering, engine, reporting, used = (statistics.median(column) for column in zip(*rows, strict=True))
+    straggler, blame = report.straggler, report.blame
+    words = (
+        [f"rank {straggler.rank} computes {100 * (straggler.compute / straggler.others - 1):.1f} % longer than the others of its stage"] if straggler else []
+    )
+    words += [f"{blame[0].waiting:,} ranks idle for rank {blame[0].rank}, up to {blame[0].idle:.3g} s"] if blame else []
+    return Took(
+        load=load, lowering=lowering, engine=engine, report=reporting, cpu=used, events=int(timeline.meta["events"]), ranks=report.world,
+        classes=int(timeline.meta["classes"]), rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, step=report.step_time, blamed="; ".join(words),
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    asked = json.loads(sys.argv[1])
+    sys.stdout.write(json.dumps(vars(measure(asked["keys"], asked["repeats"], fuse=asked["fuse"], folding=asked["folding"]))))
