@@ -18,6 +18,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from parasim.config import build
+from parasim.lowering import lower
+from parasim.report import Report, summarize
+from parasim.sim import simulate
+
 LLAMA = {
     "model": "llama3-405b",
     "cluster": "h100-hgx-ib400",
@@ -29,7 +34,7 @@ LLAMA = {
 }
 WIDE = LLAMA | {"devices": 131072, "batch": {"global": 131072, "micro": 1, "sequence": 8192}}
 SLOW = LLAMA | {"perturb": [{"rank": 5000, "slowdown": 1.2}]}
-DIFFERENT = LLAMA | {"perturb": [{"rank": 128 * i, "slowdown": 1.0 + 0.001 * (i + 1)} for i in range(128)]}
+DIFFERENT = LLAMA | {"perturb": [{"rank": 8 * i + t, "slowdown": 1.0 + 0.001 * (i + 1)} for i in range(128) for t in range(8)]}  # each replica its own
 REDUCE = {
     "model": {"kind": "fixed", "layers": 1, "forward": "1 ms", "input_grad": "1 ms", "weight_grad": "1 ms", "parameters": 1e9},
     "cluster": "h100-hgx-ib400",
@@ -46,6 +51,7 @@ DEEPSEEK = {
     "pipeline": {"schedule": "dualpipe", "layers": {"first": 3, "last": 2}},
     "zero": {"stage": 1},
 }
+LONG = 20.0  # CPU seconds after which a case is not run again
 LADDER = (64, 512, 4096, 16384, 131072)
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
@@ -62,27 +68,25 @@ def rung(devices: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Took:
-    """Medians of one case in seconds: cluster and plan made (`load`), Workload lowered and verified, engine, report; `cpu` of the three last.
+    """Medians of one case over `runs` runs, in CPU seconds: cluster and plan made (`load`), Workload lowered and verified, engine, report; `wall` the
+    wall seconds of the engine.
 
-    `events` of the engine, `ranks` of the run and `classes` simulated, `rss` bytes at the peak of the process; what the report blames.
+    `events` of the engine, `ranks` of the run and `classes` simulated, `rss` bytes at the peak of the process, `step` what is predicted (s);
+    `blamed` whom the report names.
     """
 
+    runs: int
     load: float
     lowering: float
     engine: float
     report: float
-    cpu: float
+    wall: float
     events: int
     ranks: int
     classes: int
     rss: int
     step: float
     blamed: str
-
-    @property
-    def total(self) -> float:
-        """Lowering, engine and report."""
-        return self.lowering + self.engine + self.report
 
 
 def took(keys: Mapping[str, Any], repeats: int, *, fuse: bool = True, folding: bool = True) -> Took:
@@ -115,34 +119,37 @@ def medians(job: Callable[[], tuple[float, ...]], repeats: int) -> tuple[float, 
 
 def measure(keys: Mapping[str, Any], repeats: int, *, fuse: bool, folding: bool) -> Took:
     """The case in this process."""
-    from parasim.config import build
-    from parasim.lowering import lower
-    from parasim.report import summarize
-    from parasim.sim import simulate
-
-    rows = []
-    for _ in range(repeats):
-        marks = [time.perf_counter()]
+    rows: list[list[float]] = []
+    rss = 0  # of one run: later ones find what earlier ones left
+    began = time.process_time()
+    while len(rows) < repeats and (not rows or time.process_time() - began < LONG):
+        marks = [time.process_time()]
         run = build(keys)
-        marks.append(time.perf_counter())
-        cpu = time.process_time()
+        marks.append(time.process_time())
         workload = lower(run.plan)
-        marks.append(time.perf_counter())
+        marks.append(time.process_time())
+        clock = time.perf_counter()
         timeline = simulate(workload, run.cluster, run.profile, fold=folding, fuse=fuse)
-        marks.append(time.perf_counter())
+        wall = time.perf_counter() - clock
+        marks.append(time.process_time())
         report = summarize(timeline, run)
-        marks.append(time.perf_counter())
-        rows.append([b - a for a, b in pairwise(marks)] + [time.process_time() - cpu])
-    load, lowering, engine, reporting, used = (statistics.median(column) for column in zip(*rows, strict=True))
-    straggler, blame = report.straggler, report.blame
-    words = (
-        [f"rank {straggler.rank} computes {100 * (straggler.compute / straggler.others - 1):.1f} % longer than the others of its stage"] if straggler else []
-    )
-    words += [f"{blame[0].waiting:,} ranks idle for rank {blame[0].rank}, up to {blame[0].idle:.3g} s"] if blame else []
+        marks.append(time.process_time())
+        rss = rss or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        rows.append([*(b - a for a, b in pairwise(marks)), wall])
+    load, lowering, engine, reporting, wall = (statistics.median(column) for column in zip(*rows, strict=True))
     return Took(
-        load=load, lowering=lowering, engine=engine, report=reporting, cpu=used, events=int(timeline.meta["events"]), ranks=report.world,
-        classes=int(timeline.meta["classes"]), rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, step=report.step_time, blamed="; ".join(words),
+        len(rows), load, lowering, engine, reporting, wall, events=int(timeline.meta["events"]), ranks=report.world, classes=int(timeline.meta["classes"]),
+        rss=rss, step=report.step_time, blamed=_blamed(report),
     )  # fmt: skip
+
+
+def _blamed(report: Report) -> str:
+    """Whom the report names as slow and as waited for, and for how long."""
+    slow, blame = report.straggler, report.blame
+    more = 0.0 if slow is None else slow.compute - slow.others
+    words = [f"rank {slow.rank} computes {more:.3g} s ({100 * more / slow.others:.1f} %) longer than the others of its stage"] if slow else []
+    words += [f"{blame[0].waiting:,} ranks idle for rank {blame[0].rank}, up to {blame[0].idle:.3g} s"] if blame else []
+    return "; ".join(words)
 
 
 if __name__ == "__main__":

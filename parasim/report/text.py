@@ -55,7 +55,8 @@ def _headline(report: Report) -> RenderableType:
         )
     if report.straggler is not None:
         s = report.straggler
-        table.add_row("slow rank", f"rank {s.rank} computes {_percent(s.compute / s.others - 1)} longer than the other ranks of stage {s.stage}")
+        more = f"{_percent(s.compute / s.others - 1)} longer than the other ranks of stage {s.stage}, {format_seconds(s.compute - s.others)} a step"
+        table.add_row("slow rank", f"rank {s.rank} computes {more}")
     if report.blame:
         b = report.blame[0]
         table.add_row("waited for", f"rank {b.rank}: {b.waiting} rank{'s' * (b.waiting > 1)} idle for it, up to {format_seconds(b.idle)} each")
@@ -148,6 +149,7 @@ def _notes(report: Report) -> RenderableType:
     facts = [f"{engine.ranks} of {report.world} ranks kept", f"{engine.classes} classes"]
     facts += [f"{engine.events:,} events"] if engine.events is not None else []
     facts += [format_seconds(engine.wall)] if engine.wall is not None else []
+    facts += [f"after {format_seconds(engine.lowering)} of lowering"] if engine.lowering is not None else []
     lines = [f"assumed: {a}" for a in report.assumptions] + ["not in memory: " + "; ".join(report.memory.excluded)]
     lines += [f"uncertainty: {report.accuracy.sentence()}"] if report.accuracy is not None else []
     return Group(*(Text(line, style="bright_black") for line in [*lines, "engine: " + ", ".join(facts)]))

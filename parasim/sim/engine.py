@@ -110,9 +110,7 @@ class _Meeting:
 class Engine:
     """One run. `simulate` in the package reads the result off `ranks`, `transfers` and `fold`."""
 
-    def __init__(
-        self, workload: Workload, cluster: Cluster, profile: Profile, *, folding: bool, fusing: bool = True, network: type[Network] = Network
-    ) -> None:
+    def __init__(self, workload: Workload, cluster: Cluster, profile: Profile, *, folding: bool, fusing: bool = True, network: type[Network] = Network) -> None:
         if workload.world > len(cluster.devices):
             raise Refused([Violation("devices", str(workload.world), f"exceeds the {len(cluster.devices)} devices of cluster {cluster.name}")])
         workload = workload.bound
