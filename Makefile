@@ -2,7 +2,7 @@
 # make test      ruff, mypy and every test
 # make lint      ruff and mypy alone
 # make docs      the documentation site with its executed gallery, in docs/_build/html
-# make validate  predictions against published step times; layouts trained on real processes against one process; searches against brute force
+# make validate  predictions against published step times; layouts trained on real processes against one process; searches against brute force; fast simulations against plain ones
 # make bench     how fast the simulator is, and predictions against a job run here
 #
 # PYTHON=...      the interpreter of the virtual environment (found by itself otherwise)
