@@ -27,12 +27,15 @@ from parasim.cost.profile import Profile, load_profile, read_profile, save_profi
 from parasim.errors import Malformed
 from parasim.provenance import Number
 
+from .cache import Cache
+from .fit_memory import KEY, with_fragmentation
 from .predict import DATA, Prepared, prepare
 from .rows import Case, NotModelled, read_rows, to_case
 
 ROWS = DATA / "fit"
 PROFILES = Path(__file__).parent.parent / "parasim" / "cost" / "profiles"
 ACCURACY = Path(__file__).parent.parent / "parasim" / "cost" / "accuracy.yaml"
+CACHE = Path(".published-cache")
 TIMES = ("step_time_s", "layer_forward_s", "layer_backward_s")
 SIGMA, SOURCE, ROUNDS, STEP, DIGITS = 0.05, 8, 2, 0.04, 4
 Array = NDArray[np.float64]
@@ -78,6 +81,7 @@ def fit(
     names: Annotated[list[str] | None, typer.Argument(help="bases to fit (a100, h100); omitted: all")] = None,
     out: Annotated[Path, typer.Option(help="folder that the profiles are written to")] = PROFILES,
     check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where the fit differs from the files")] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="only memory.fragmentation, beside the numbers that the files have")] = False,
     workers: Annotated[int, typer.Option(help="processes")] = min(2, os.cpu_count() or 1),
 ) -> None:
     """Fit the training profiles of the catalog on the fit rows."""
@@ -85,19 +89,35 @@ def fit(
     unknown = set(names or ()) - set(recipe["bases"])
     if unknown:
         raise Malformed(f"{', '.join(sorted(unknown))} is no base; known: {', '.join(recipe['bases'])}")
-    differs = False
+    differs, cache = False, Cache(CACHE)
+    if memory:
+        for name in (n for n, entry in recipe["profiles"].items() if "memory" in entry and set(entry["extends"]) & set(names or recipe["bases"])):
+            profile = with_fragmentation(load_profile(name), recipe, cache, workers)
+            typer.echo(f"{name}: {profile.numbers[KEY].value:g}")
+            differs |= _written(profile, out, check)
+        _judged(differs and check)
+        return
     with ProcessPoolExecutor(max(1, workers)) as pool:
         for base in names or list(recipe["bases"]):
             problem = problem_of(base, recipe)
             solution = solve(problem, recipe, pool)
             for profile in profiles_of(problem, solution, recipe):
-                differs |= check and load_profile(profile.name) != profile
-                if not check:
-                    save_profile(profile, out / f"{profile.name}.yaml")
+                differs |= _written(with_fragmentation(profile, recipe, cache, workers), out, check)
             crossed = cross_validated(problem, solution)
             _print(problem, solution, crossed)
             if not check:
                 _save_accuracy(problem, crossed)
+    _judged(differs and check)
+
+
+def _written(profile: Profile, out: Path, check: bool) -> bool:
+    """Write `profile`, unless this is a check; whether it is another than the catalog's."""
+    if not check:
+        save_profile(profile, out / f"{profile.name}.yaml")
+    return load_profile(profile.name) != profile
+
+
+def _judged(differs: bool) -> None:
     if differs:
         typer.echo("the fit differs from the files")
         raise typer.Exit(1)

@@ -44,7 +44,10 @@ class Prepared:
         timeline, report = found[-1]
         step = report.step_time + self.more * (report.step_time - found[0][1].step_time)
         out = {"step_time_s": step, "layer_forward_s": _layer(timeline, "F"), "layer_backward_s": _layer(timeline, "RBIW")}
-        out |= {"peak_memory_bytes": float(report.memory.peak.nbytes)} if report.memory is not None else {}
+        if report.memory is not None:
+            peak = float(report.memory.peak.nbytes)
+            replayed = report.memory.reserved.total if report.memory.reserved else peak
+            out |= {"peak_memory_bytes": peak, "reserved_memory_bytes": report.memory.fitted_reserved or replayed}
         grown = (self.more + 1) * (report.tokens - found[0][1].tokens) + found[0][1].tokens if self.more else report.tokens
         return out | ({"mfu": report.mfu * grown / report.tokens * report.step_time / step} if report.mfu is not None else {})
 

@@ -9,22 +9,25 @@ from parasim.units import parse
 
 
 class Quantity(NamedTuple):
-    """A measured number: step_time_s, layer_forward_s, layer_backward_s (seconds), peak_memory_bytes (bytes; `note`: how exact its unit is)."""
+    """A measured number: step_time_s, layer_forward_s, layer_backward_s (seconds), peak_memory_bytes and reserved_memory_bytes (bytes, of
+    tensors and of the allocator; `note`: how exact the unit is)."""
 
     name: str
     value: float
     note: str = ""
 
 
-def quantities(row: Mapping[str, Any], run: Mapping[str, Any]) -> Iterator[Quantity]:
-    """The measured numbers that are predicted here. `run` gives the tokens of a step."""
+def quantities(row: Mapping[str, Any], run: Mapping[str, Any], memory: Mapping[str, Any]) -> Iterator[Quantity]:
+    """The measured numbers that are predicted here. `run` gives the tokens of a step, `memory` what the source's peaks are (data/systems.yaml)."""
     measured = row["measured"]
     yield from _step(measured, run, int(row["cluster"].get("devices") or 0))
+    name = "reserved_memory_bytes" if memory.get("reserved") else "peak_memory_bytes"
     if measured.get("peak_memory_bytes"):
-        yield Quantity("peak_memory_bytes", float(measured["peak_memory_bytes"]))
+        yield Quantity(name, float(measured["peak_memory_bytes"]))
     elif measured.get("peak_memory_gb_unit_unknown"):
-        gb = float(measured["peak_memory_gb_unit_unknown"]) * parse("1 GB", "bytes")
-        yield Quantity("peak_memory_bytes", gb, "GB or GiB is not published: GB, up to 7 % less than GiB")
+        unit = str(memory.get("unit", "GB"))
+        note = f"peak in {unit}: {memory['why']}" if "unit" in memory else "GB or GiB is not published: GB, up to 7 % less than GiB"
+        yield Quantity(name, float(measured["peak_memory_gb_unit_unknown"]) * parse(f"1 {unit}", "bytes"), note)
     for way in ("forward", "backward"):
         if measured.get(f"layer_{way}_ms"):
             yield Quantity(f"layer_{way}_s", float(measured[f"layer_{way}_ms"]) / 1e3)

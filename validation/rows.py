@@ -92,7 +92,7 @@ def _case(row: Row) -> Case:
     stack = _stack(row, known["of"])
     transformer = model(row, notes)
     run = {"name": str(row["id"]), "model": transformer, "cluster": _cluster(cluster, known, notes), "stack": stack, **layout(row, stack, transformer, notes)}
-    measured = tuple(quantities(row, run))
+    measured = tuple(quantities(row, run, systems()["sources"].get(source_of(row), {}).get("memory", {})))
     if not measured:
         raise NotModelled("nothing that is predicted here was measured (no step time, memory or layer time)")
     profiles = systems()["profiles"][known["of"]]

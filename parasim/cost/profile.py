@@ -77,6 +77,7 @@ KEYS: dict[str, Key] = {
         0.0, "s", "added to compute.host_launch per rank of a tensor-parallel group where a pipeline of such groups spans several servers"
     ),
     "compute.op_overhead": Key(0.0, "s", "added to every Compute op"),
+    "memory.fragmentation": Key(0.0, "1", "memory that was seen to be reserved over what tensors hold here at the peak, minus 1; left out: no claim"),
     "network.bandwidth_factor.<link kind>": Key(1.0, "1", "fraction of a link's bandwidth that transfers reach", True),
     "network.latency.<link kind>": Key(0.0, "s", "added per link crossed"),
     "collective.<op>.latency": Key(0.0, "s", "added per call"),

@@ -127,6 +127,8 @@ def _memory(report: Report) -> RenderableType | None:
         parts = f"{format_memory(round(memory.reserved.cached))} of cached blocks, {format_memory(round(memory.reserved.rounding))} of rounding"
         retries = f", {memory.reserved.retries} times the device was full" if memory.reserved.retries else ""
         table.add_row("reserved", format_memory(round(memory.reserved.total)), Text(f"by torch's caching allocator for this: {parts}{retries}"))
+    if memory.fitted_reserved is not None:
+        table.add_row("", format_memory(round(memory.fitted_reserved)), Text("reserved, as fitted on published peaks (memory.fragmentation of the profile)"))
     if peak.largest:
         names = ", ".join(f"{name} {format_memory(round(nbytes))}" for name, nbytes in peak.largest[:4])
         table.add_row("largest", "", Text(names))

@@ -64,6 +64,7 @@ class MemorySummary:
 
     `known` is False for a measured timeline without memory: peak, headroom and fits are then null in JSON. `excluded` names what is not counted.
     `reserved` is what torch's allocator would hold on the heaviest rank; None where that does not run: only GPUs have it.
+    `fitted_reserved` is the peak with the profile's memory.fragmentation, as published peaks have it; None where the profile has none.
     """
 
     peak: MemoryPeak
@@ -74,6 +75,7 @@ class MemorySummary:
     excluded: tuple[str, ...]
     categories: tuple[str, ...]
     reserved: Reserved | None = None
+    fitted_reserved: float | None = None
 
     @property
     def headroom(self) -> float:
@@ -218,6 +220,7 @@ class Report:
         peak = self.memory.peak
         return {
             "peak_bytes": peak.nbytes if self.memory.known else None,
+            **({"fitted_reserved_bytes": self.memory.fitted_reserved} if self.memory.fitted_reserved is not None else {}),
             "by_category": dict(peak.by_category),
             "per_stage_peak_bytes": [p.nbytes for p in self.memory.per_stage],
             "capacity_bytes": self.memory.capacity,
