@@ -167,6 +167,7 @@ def _memory(timeline: Timeline, run: Run, stages: ByStage) -> MemorySummary:
     capacity = timeline.meta.get("capacity_bytes")
     excluded = dict.fromkeys((*EXCLUDED, *timeline.meta.get("excluded", ())))
     size = float(capacity if capacity is not None else run.cluster.accelerator.memory.value)
+    fitted = heaviest.nbytes > 0 and "memory.fragmentation" in run.profile.numbers
     return MemorySummary(
         peak=heaviest,
         per_stage=tuple(per_stage),
@@ -175,7 +176,7 @@ def _memory(timeline: Timeline, run: Run, stages: ByStage) -> MemorySummary:
         known=any(p.given is None or len(p.given.time) for p in timeline.parts) or timeline.meta.get("source", "simulated") != "measured",
         excluded=tuple(f"{e} ({REMARKS[e]})" if e in REMARKS else str(e) for e in excluded),
         categories=CATEGORIES,
-        fitted_reserved=heaviest.nbytes * (1 + run.profile.get("memory.fragmentation")) if "memory.fragmentation" in run.profile.numbers else None,
+        fitted_reserved=heaviest.nbytes * (1 + run.profile.get("memory.fragmentation")) if fitted else None,
         reserved=reserved(timeline, heaviest.rank, size) if run.cluster.accelerator.kind == "gpu" and heaviest.nbytes else None,
     )
 
