@@ -13,6 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
+from . import cli_facts
+from .cli_common import AsJson, Overrides, RunFile
+from .cli_common import print_json as _print_json
+from .cli_common import print_text as _print
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -21,22 +26,6 @@ app = typer.Typer(
 )
 calibrate_app = typer.Typer(no_args_is_help=True, help="Measure this machine and write a profile.")
 app.add_typer(calibrate_app, name="calibrate")
-
-RunFile = Annotated[Path | None, typer.Argument(metavar="[RUN.yaml]", help="A run file; without one, the embedded default run (Llama 3 70B on 64 H100).")]
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a key of the run file; repeatable.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-ProfileName = Annotated[str | None, typer.Option(help="Profile: a catalog name or a file; without one, datasheet numbers.")]
-
-
-def _print(text: str) -> None:
-    if sys.stdout is not None:  # None: closed by whoever started us
-        sys.stdout.write(text if text.endswith("\n") else text + "\n")
-
-
-def _print_json(value: Any) -> None:
-    from .api import as_json
-
-    _print(as_json(value))
 
 
 def _version(asked: bool) -> None:
@@ -86,10 +75,15 @@ def run(
 @app.command()
 def check(file: RunFile = None, overrides: Overrides = None, json: AsJson = False) -> None:
     """Check a run file: violations and a lower bound of memory, without simulation."""
-    from .errors import DoesNotFit
-    from .jobs import check_run
+    from .errors import DoesNotFit, Refused
+    from .jobs import check_run, refusal
 
-    checked = check_run(file, overrides or ())
+    try:
+        checked = check_run(file, overrides or ())
+    except Refused as error:
+        if json:
+            _print_json(refusal(error))
+        raise
     if json:
         _print_json(checked.to_json())
     else:
@@ -229,26 +223,31 @@ def schedule(
     backward_order: Annotated[str | None, typer.Option(help="Microbatches of the backwards (gpipe, looped-bfs): increasing or decreasing.")] = None,
     group: Annotated[int | None, typer.Option(min=1, help="Microbatches per group (interleaved schedules).")] = None,
     memory_cap: Annotated[str, typer.Option(metavar="N", help="Microbatches in flight (zb-auto), for all ranks or one number per rank.")] = "",
+    versus: Annotated[str | None, typer.Option(metavar="NAME", help="Also makespan and bubble over those of another schedule.")] = None,
+    versus_microbatches: Annotated[int | None, typer.Option(min=1, help="With other microbatches.")] = None,
+    versus_times: Annotated[str | None, typer.Option(metavar="F,I,W", help="Or other times.")] = None,
     write_csv: Annotated[Path | None, typer.Option(help="Also write the schedule as a table.")] = None,
     out: Annotated[Path | None, typer.Option(help="Also draw the timeline into this PNG, SVG or PDF.")] = None,
     json: AsJson = False,
 ) -> None:
     """Time a bare pipeline schedule."""
     from .errors import Deadlock, Malformed
-    from .jobs import draw, time_named, time_table, write_table
+    from .jobs import beside, draw, time_named, time_table, write_table
     from .schedules.table import Table
 
     if csv is not None:
         given = {"--name": name, "--ranks": ranks, "--microbatches": microbatches, "--chunks": chunks, "--group": group, "--memory-cap": memory_cap or None}
-        given |= {"--backward-order": backward_order}
+        given |= {"--backward-order": backward_order, "--versus": versus, "--versus-microbatches": versus_microbatches, "--versus-times": versus_times}
         if any(v is not None for v in given.values()):
             raise Malformed(f"--csv does not go with {', '.join(flag for flag, v in given.items() if v is not None)}: the table says it")
         report, timeline, table = time_table(csv, times=times, scale=stage_scale, comm=comm, comm_model=comm_model, pairs=pairs)
     elif name is None or ranks is None or microbatches is None:
         raise Malformed("give either --name, --ranks and --microbatches, or --csv FILE")
     else:
-        turn = {"comm": comm, "comm_model": comm_model, "pairs": pairs, "backward_order": backward_order, "group": group}
-        report, timeline = time_named(name, ranks, microbatches, chunks=chunks, times=times, scale=stage_scale, cap=memory_cap, **turn)
+        turn: dict[str, Any] = {"comm": comm, "comm_model": comm_model, "pairs": pairs, "backward_order": backward_order, "group": group}
+        turn |= {"chunks": chunks, "times": times, "scale": stage_scale, "cap": memory_cap}
+        report, timeline = time_named(name, ranks, microbatches, **turn)
+        report = beside(report, name, ranks, microbatches, versus, versus_microbatches, versus_times, **turn)
         table = Table.of(report.orders)
     if write_csv is not None:
         write_table(table, write_csv)
@@ -263,29 +262,35 @@ def schedule(
 def collective(
     cluster: Annotated[str, typer.Option(help="Catalog name or file.")],
     op: Annotated[str, typer.Option(help="all_reduce, all_gather, reduce_scatter, all_to_all, ...")],
-    ranks: Annotated[int | None, typer.Option(min=1, help="The first N devices.")] = None,
+    ranks: Annotated[str | None, typer.Option(metavar="N", help="The first N devices; several: 2,4,8 or 2..16:2x.")] = None,
     rank_list: Annotated[str | None, typer.Option(metavar="0-7,16", help="Or these devices.")] = None,
     nbytes: Annotated[str, typer.Option("--bytes", metavar="MIN:MAX:FACTOR", help="Sizes, or one size such as 100MB.")] = "8:16G:2",
     algorithm: Annotated[str, typer.Option(help="auto, ring, direct, ...")] = "auto",
-    profile: ProfileName = None,
+    profile: Annotated[str | None, typer.Option(help="Profile: a catalog name or a file, several with commas; without one, datasheet numbers.")] = None,
+    measured: Annotated[str | None, typer.Option(metavar="1.6ms", help="A measured time in place of the predicted one.")] = None,
+    arrivals: Annotated[str | None, typer.Option(metavar="0s,1s,...", help="When each rank comes to it: how long each waits.")] = None,
     json: AsJson = False,
 ) -> None:
     """Time one collective over sizes, as nccl-tests prints it."""
-    from .jobs import collective_rows, collective_table
+    from .jobs import collective_json, collective_rows, collective_table, waits
 
-    rows = collective_rows(cluster, op, ranks=ranks, rank_list=rank_list, sizes=nbytes, algorithm=algorithm, profile=profile)
-    _print_json({"schema": "parasim.collective/1", "rows": rows}) if json else _print(collective_table(rows))
+    if arrivals is not None:
+        answer = waits(cluster, op, arrivals, nbytes, profile)
+        _print_json(answer.to_json()) if json else _print(str(answer))
+        return
+    rows = collective_rows(cluster, op, ranks=ranks, rank_list=rank_list, sizes=nbytes, algorithm=algorithm, profile=profile, measured=measured)
+    _print_json(collective_json(rows)) if json else _print(collective_table(rows))
 
 
 @app.command()
 def catalog(kind: Annotated[str, typer.Argument(help="models, clusters, accelerators, schedules, stacks or profiles.")], json: AsJson = False) -> None:
     """List what can be named in a run file."""
-    from .jobs import catalog_of
+    from .jobs import catalog_json, catalog_of
 
     entries = catalog_of(kind)
     width = max(map(len, entries), default=0)
     if json:
-        _print_json({"schema": "parasim.catalog/1", "kind": kind, "entries": entries})
+        _print_json(catalog_json(kind, entries))
     else:
         _print("\n".join(f"{name:<{width}}  {summary}" for name, summary in entries.items()) or f"no {kind} yet")
 
@@ -417,6 +422,10 @@ def calibrate_kineto(
     from .jobs import calibrate_files
 
     typer.echo(calibrate_files("kineto", traces, cluster, out))
+
+
+for command in cli_facts.COMMANDS:
+    app.command()(command)
 
 
 def main() -> None:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as of_class
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -16,12 +17,14 @@ class Violation:
     """One broken rule, as data: search counts them, `check` prints them.
 
     `field` is the dotted path in the run file, `value` what it holds, `rule` the rule in words, `legal` the nearest legal values or the way out.
+    `facts` are numbers about it for programs (`check --json`).
     """
 
     field: str
     value: str
     rule: str
     legal: str = ""
+    facts: Mapping[str, Any] = of_class(default_factory=dict, compare=False)
 
     def __str__(self) -> str:
         return f"{self.field}={self.value} {self.rule}" + (f"; {self.legal}" if self.legal else "")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, simulate_run, time_schedule, time_study, writable
-from .collectives.table import parse_ranks, parse_sizes, rows
+from .collectives.table import MOST_RANKS, compared, parse_ranks, parse_sizes, rows, spreads
 from .config import Run, build
 from .cost.profile import load_profile, save_profile
 from .documents import write
@@ -25,12 +25,13 @@ from .schedules.validate import placement_of, sizes, violations
 from .timeline import Timeline
 from .topology.cluster import Cluster
 from .topology.loader import load_cluster
-from .units import format_bandwidth, format_bytes, format_memory, format_seconds
+from .units import format_bandwidth, format_bytes, format_memory, format_seconds, parse
 from .words import known
 
 if TYPE_CHECKING:
     from .html import Side
     from .plan.search import Search
+    from .plan.waits import Waits
     from .plan.whatif import WhatIf
 
 EXPORTS = ("perfetto", "memory-snapshot")
@@ -68,6 +69,26 @@ def time_named(
     caps = number_list("--memory-cap", cap, ranks if "," in cap else 1) if cap else ()
     limit = caps if len(caps) > 1 else caps[0] if caps else None
     return time_schedule(name, ranks, microbatches, chunks=chunks, times=number_list("--times", times, 3), scale=factors, memory_cap=limit, **more)
+
+
+def beside(
+    report: ScheduleReport, name: str, ranks: int, microbatches: int, versus: str | None, versus_microbatches: int | None, versus_times: str | None, **more: Any
+) -> ScheduleReport:
+    """The report with what its messages cost (another study with free ones), and over that of `versus`, whose chunks are its own; that may have
+    other microbatches and times, too. Raises Malformed."""
+    if report.makespan is None:
+        return report
+    free = report if not more["comm"] else time_named(name, ranks, microbatches, **{**more, "comm": 0.0})[0]
+    comm_s = None if free.makespan is None else report.makespan - free.makespan
+    if versus is None and versus_microbatches is None and versus_times is None:
+        return replace(report, comm_s=comm_s)
+    theirs = microbatches if versus_microbatches is None else versus_microbatches
+    changed = {"chunks": None if versus is not None else more["chunks"], "times": more["times"] if versus_times is None else versus_times}
+    other = time_named(versus or name, ranks, theirs, **{**more, **changed})[0]
+    pairs = {"makespan": (report.makespan, other.makespan), "bubble_s": (report.bubble, other.bubble)}
+    over = {k: a / b if a is not None and b else None for k, (a, b) in pairs.items()}
+    faster = microbatches / theirs / over["makespan"] if over["makespan"] else None
+    return replace(report, comm_s=comm_s, over={**over, "throughput": faster, "throughput_gain": None if faster is None else faster - 1})
 
 
 def time_table(path: Path, *, times: str, scale: str, comm: float, comm_model: str, pairs: str) -> tuple[ScheduleReport, Timeline | None, Table]:
@@ -138,6 +159,12 @@ class Checked:
         lines = [f"{self.run.name}: {'no violations' if self.fits else 'does not fit'}"]
         lines += [f"stage {s}: at least {self.bound(s)} of {format_memory(self.capacity)}" for s in range(len(self.bounds))]
         return "\n".join([*lines, *(f"assumed: {a}" for a in self.run.plan.assumptions)])
+
+
+def refusal(error: Refused) -> dict[str, Any]:
+    """The object that `parasim check --json` prints of a run that breaks rules: each with its field, value, rule, legal values and facts."""
+    rows = [{"field": v.field, "value": v.value, "rule": v.rule, "legal": v.legal, **v.facts} for v in error.violations]
+    return {"schema": "parasim.check/1", "violations": rows, "memory_bound_bytes": None, "capacity_bytes": None, "fits": None, "assumptions": []}
 
 
 def check_run(path: Path | None, overrides: Sequence[str]) -> Checked:
@@ -277,13 +304,54 @@ def draw_rows(found: WhatIf, out: Path) -> None:
 
 
 def collective_rows(
-    cluster: str, op: str, *, ranks: int | None, rank_list: str | None, sizes: str, algorithm: str = "auto", profile: str | None = None
+    cluster: str,
+    op: str,
+    *,
+    ranks: str | None,
+    rank_list: str | None,
+    sizes: str,
+    algorithm: str = "auto",
+    profile: str | None = None,
+    measured: str | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of `parasim collective` over the first `ranks` devices or those of `rank_list`. Raises Malformed, Refused, Unreachable."""
+    """Rows of `parasim collective` over the first `ranks` devices (each of several numbers) or those of `rank_list`.
+
+    `cluster`, `op` and `profile` may be several with commas: a row for each. `measured`: a time that takes the place of the predicted one.
+    Raises Malformed, Refused, Unreachable.
+    """
     if (ranks is None) == (rank_list is None):
         raise Malformed("give either --ranks N or --rank-list 0-7,16")
-    members = parse_ranks(f"0-{ranks - 1}" if ranks is not None else rank_list or "")
-    return rows(load_cluster(cluster, max(members) + 1), load_profile(profile), op, members, parse_sizes(sizes), algorithm)
+    groups = [parse_ranks(f"0-{n - 1}") for n in _counts(ranks)] if ranks is not None else [parse_ranks(rank_list or "")]
+    time = None if measured is None else parse(measured, "seconds")
+    most = max(max(members) for members in groups) + 1
+    machines = [load_cluster(name, most) for name in cluster.split(",")]
+    profiles = [load_profile(name) for name in (profile.split(",") if profile else [None])]
+    each = ((m, p, one, members) for m in machines for p in profiles for one in op.split(",") for members in groups)
+    return compared([row for m, p, one, members in each for row in rows(m, p, one, members, parse_sizes(sizes), algorithm, time)])
+
+
+def waits(cluster: str, op: str, arrivals: str, size: str, profile: str | None = None) -> Waits:
+    """Who waits how long where the ranks come to a collective at `arrivals` (times with commas); `size` in the last of its values. Raises Malformed."""
+    from .plan.waits import waits as simulated
+
+    times = [parse(text, "seconds") for text in arrivals.split(",")]
+    return simulated(load_cluster(cluster, len(times)), load_profile(profile), op, parse_sizes(size)[-1], times)
+
+
+def _counts(text: str) -> list[int]:
+    """Numbers of ranks: one, several with commas, or a range as of a sweep. Raises Malformed."""
+    from .plan.settings import sweep
+
+    values = sweep(f"ranks={text}", "--ranks")[1]
+    if any(not v.isdecimal() or not 1 <= int(v) < MOST_RANKS for v in values):
+        raise Malformed(f"--ranks {text} must be whole numbers from 1 to at most {MOST_RANKS - 1}, such as 8, or 2,4,8, or 2..8")
+    return [int(v) for v in values]
+
+
+def collective_json(table: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The contract `parasim.collective/1`; `sums`: wire bytes per rank and seconds of all rows, as if one came after the other."""
+    sums = {key: sum(row[key] for row in table) for key in ("wire_bytes_per_rank", "time_s")}
+    return {"schema": "parasim.collective/1", "count": len(table), "rows": list(table), "spreads": spreads(table), "sums": sums}
 
 
 def collective_table(table: Sequence[dict[str, Any]]) -> str:
@@ -305,6 +373,14 @@ def collective_table(table: Sequence[dict[str, Any]]) -> str:
 def catalog_of(kind: str) -> dict[str, str]:
     """Name -> one line about it, for a kind of thing that a run file can name."""
     return CATALOGS[known(kind, CATALOGS, "catalog")]()
+
+
+def catalog_json(kind: str, entries: Mapping[str, str]) -> dict[str, Any]:
+    """The contract `parasim.catalog/1`; of models also their parameters."""
+    from .model.catalog import catalog
+
+    more = {"parameters": {name: parameters(model) for name, model in catalog().items()}} if kind == "models" else {}
+    return {"schema": "parasim.catalog/1", "kind": kind, "entries": dict(entries), **more}
 
 
 def _models() -> dict[str, str]:

@@ -63,6 +63,19 @@ def reduce_scatter(group: Group) -> list[Round]:
     return [*_inside(group, 1.0, ring.reduce_scatter), *_between(group, share, ring.reduce_scatter)]
 
 
+def all_gather_overlapped(group: Group) -> list[Round]:
+    """As `all_gather` in one pipeline of small chunks: a byte enters every server once, and goes round inside while others come.
+
+    t = max(S(g-1)/(g B1), (S/g)(m-1)/(m B2)), where a ring over all members has (S/g)(gm-1)/(gm B2).
+    """
+    return [_sum(all_gather(group))]
+
+
+def reduce_scatter_overlapped(group: Group) -> list[Round]:
+    """The reverse of `all_gather_overlapped`."""
+    return [_sum(reduce_scatter(group))]
+
+
 def rails_of(group: Group) -> list[list[str]]:
     """The members by position in their server. Raises `Refused` unless all servers hold equally many."""
     parts = group.blocks()

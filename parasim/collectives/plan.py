@@ -36,13 +36,14 @@ class Phase:
 
 @dataclass(frozen=True)
 class CollectivePlan:
-    """The phases of one call, one after the other; `wire_bytes_per_rank` is the mean over the members of what leaves them."""
+    """The phases of one call, one after the other; `wire_bytes_per_rank` is the mean over the members of what leaves them, `steps` the serial steps."""
 
     op: str
     algorithm: str
     reason: str
     phases: tuple[Phase, ...]
     wire_bytes_per_rank: float
+    steps: int = 0
 
 
 class _PerKind(dict[str, float]):
@@ -283,7 +284,7 @@ def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group
     share = min(1.0, waiting / start.latency) if start.latency else 0.0
     sized = [replace(phase, bytes=phase.bytes * nbytes, latency=phase.latency * share) for phase in phases]
     sized[0] = replace(sized[0], latency=sized[0].latency + start.started(nbytes) + max(0.0, waiting - start.latency))
-    return CollectivePlan(op, choice.name, choice.reason, tuple(sized), nbytes * sum(r.sent for r in rounds))
+    return CollectivePlan(op, choice.name, choice.reason, tuple(sized), nbytes * sum(r.sent for r in rounds), sum(r.steps for r in rounds))
 
 
 def send(nbytes: float, source: str, target: str, cluster: Cluster, profile: Profile, ranks: int = 2) -> CollectivePlan:

@@ -76,3 +76,35 @@ def all_to_all(inputs: Sequence[Array], splits: Sequence[Sequence[int]] | None =
     else:
         parts = [np.split(np.asarray(x), np.cumsum(row)[:-1]) for x, row in zip(inputs, splits, strict=True)]
     return [np.concatenate([parts[i][j] for i in range(n)]) for j in range(n)]
+
+
+OPS = ("broadcast", "scatter", "gather", "reduce", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def after(
+    ops: Sequence[str], inputs: Sequence[Sequence[float]], reduction: str = "sum", root: int = 0, splits: Sequence[Sequence[int]] | None = None
+) -> list[list[list[float] | None]]:
+    """`[i][r]`: what rank r holds after the i-th of `ops`, each working on what the one before left; None where that is undefined."""
+    held: list[Array | None] = [np.asarray(row, dtype=np.float64) for row in inputs]
+    out = []
+    for op in ops:
+        if any(x is None for x in held):
+            raise Malformed(f"op {op} comes after one that leaves the ranks other than {root} undefined; legal last")
+        held = _call(op, [x for x in held if x is not None], reduction, root, splits)
+        out.append([None if x is None else [float(v) for v in x] for x in held])
+    return out
+
+
+def _call(op: str, x: list[Array], reduction: str, root: int, splits: Sequence[Sequence[int]] | None) -> list[Array | None]:
+    n = len(x)
+    calls: Mapping[str, Callable[[], Sequence[Array | None]]] = {
+        "broadcast": lambda: broadcast(x[root], n),
+        "scatter": lambda: scatter(x[root], n),
+        "gather": lambda: gather(x, root),
+        "reduce": lambda: reduce(x, root, reduction),
+        "all_reduce": lambda: all_reduce(x, reduction),
+        "all_gather": lambda: all_gather(x),
+        "reduce_scatter": lambda: reduce_scatter(x, reduction),
+        "all_to_all": lambda: all_to_all(x, splits),
+    }
+    return list(calls[op]())

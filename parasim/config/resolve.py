@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..errors import InvalidLayout, Violation
@@ -64,7 +65,7 @@ def _batch(keys: RunKeys, dp: int, product: str) -> Violation:
     plain = batch_violation(keys.batch.global_, keys.batch.micro, dp)
     if keys.parallel.dp != "auto":
         return plain
-    return Violation(plain.field, plain.value, f"{plain.rule} (dp is devices={keys.devices} / ({product}))", plain.legal)
+    return replace(plain, rule=f"{plain.rule} (dp is devices={keys.devices} / ({product}))")
 
 
 def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layout:

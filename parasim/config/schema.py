@@ -127,6 +127,7 @@ class FixedKeys(Block):
     optimizer: Duration = key(0.0, "optimizer step of one rank", "time")
     parameters: Natural = key(0, "of the whole model; 7.5e9 is fine", "parameters")
     boundary: Size = key(0, "one message between neighbouring stages", "size")
+    saved: Size = key(0, "what a layer keeps beside its input from its forward to its backward, one microbatch", "size")
 
 
 MODEL_KINDS: dict[str, type[Block]] = {"transformer": TransformerKeys, "mlp": MlpKeys, "fixed": FixedKeys}

@@ -92,10 +92,11 @@ def _fixed(draft: Draft, model: Fixed, stage: Stage) -> tuple[list[Op], list[Op]
         label = {k: Label(k, stage.number, 0, n) for k in "FIW"}
         above = y if n == model.layers - 1 else grad(y)
         dtype = draft.layout.precision
-        forward.append(kernel_op(label["F"], "delay", (weight, *((x,) if n else ())), (y, *(() if n else (x,))), dtype, dims=(model.forward,)))
+        saved = (draft.buffer(f"L{n}.saved", (model.saved,), "activations", dtype="uint8"),) if model.saved else ()
+        forward.append(kernel_op(label["F"], "delay", (weight, *((x,) if n else ())), (y, *(() if n else (x,)), *saved), dtype, dims=(model.forward,)))
         backward = [
             kernel_op(label["I"], "delay", (above, weight, x), (grad(x),), dtype, dims=(model.input_grad,)),
-            kernel_op(label["W"], "delay", (above, x, grad(weight)), (grad(weight),), dtype, dims=(model.weight_grad,)),
+            kernel_op(label["W"], "delay", (above, x, *saved, grad(weight)), (grad(weight),), dtype, dims=(model.weight_grad,)),
             *backward,
         ]
     return forward, backward

@@ -131,6 +131,21 @@ def parameters(model: Model) -> int:
     return embedding_parameters(model) + layers + final_norm + head_parameters(model)
 
 
+def parameter_tensors(model: Model) -> int:
+    """Number of parameter tensors where nothing is packed: queries, keys and values, and gate and up, each by itself. Fixed: one per layer."""
+    if not isinstance(model, Transformer):
+        return model.layers if isinstance(model, Fixed) else 2 * model.layers
+    norm = norm_parameters(model) // model.hidden
+    total = norm + (0 if model.tied else 1) + 1 + (model.positions == "learned")
+    for n, count in _kinds(model):
+        for m in layer_matrices(model, n):
+            parts = 3 if m.name == "qkv" else model.gates if m.name.endswith("up") and m.name not in ("q_up", "kv_up") else 1
+            total += count * m.copies * parts * (2 if model.biased(m.name) else 1)
+        small = {"none": 0, "head": 2, "full": 2}[model.qk_norm] + (2 if model.latent and model.latent.query_rank else 1 if model.latent else 0)
+        total += count * ((4 if model.norm_at == "both" else 2) * norm + small)
+    return total
+
+
 def active_parameters(model: Model) -> int:
     """Parameters that take part in one token's forward pass: all but the experts that it is not sent to. Embedding and head count."""
     idle = sum(count * sum((m.copies - m.used) * m.elements for m in layer_matrices(model, n)) for n, count in _kinds(model))

@@ -156,6 +156,7 @@ FIELDS: dict[str, dict[str, Field]] = {
         "optimizer": Field(SECONDS, 0.0),
         "parameters": Field(count(0), 0),
         "boundary": Field(BYTES, 0),
+        "saved": Field(BYTES, 0),
     },
 }
 FREE_KEYS = ("kind", "name", "source")
@@ -229,7 +230,7 @@ def _mlp(name: str, values: dict[str, Any], at: str) -> Model:
 
 
 def _fixed(name: str, values: dict[str, Any], at: str) -> Model:
-    return Fixed(name=name, **(values | {"boundary": int(values["boundary"])}))
+    return Fixed(name=name, **(values | {name: int(values[name]) for name in ("boundary", "saved")}))
 
 
 BUILDERS: dict[str, Callable[[str, dict[str, Any], str], Model]] = {"transformer": _transformer, "mlp": _mlp, "fixed": _fixed}

@@ -124,7 +124,8 @@ class Mlp:
 class Fixed:
     """Given times (seconds): forward, input_grad, weight_grad of one layer and microbatch, optimizer of one step of a rank.
 
-    `parameters` is the whole model's count, `boundary` the bytes of one message between stages.
+    `parameters` is the whole model's count, `boundary` the bytes of one message between stages,
+    `saved` those that a layer keeps beside its input from its forward to its backward, per microbatch.
     """
 
     name: str
@@ -135,6 +136,7 @@ class Fixed:
     optimizer: float = 0.0
     parameters: int = 0
     boundary: int = 0
+    saved: int = 0
     kind: Literal["fixed"] = "fixed"
 
 

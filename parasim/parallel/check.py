@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ..errors import InvalidLayout, Violation
 from ..model.spec import Experts, Fixed, Mlp, Model, Transformer
@@ -182,7 +183,20 @@ def batch_violation(global_: int, micro: int, dp: int) -> Violation:
     near = sorted(sorted(divisors(global_ // micro), key=lambda d: abs(d - dp))[:3]) if global_ % micro == 0 else []
     ways = f"legal batch.global near it: {', '.join(map(str, batches))}"
     ways += f"; legal dp for it: {', '.join(map(str, near))}" if near else ""
-    return Violation("batch.global", str(global_), f"must be a multiple of batch.micro={micro} x dp={dp} = {share}", ways)
+    return Violation("batch.global", str(global_), f"must be a multiple of batch.micro={micro} x dp={dp} = {share}", ways, _uneven(global_, micro, dp))
+
+
+def _uneven(global_: int, micro: int, dp: int) -> dict[str, Any]:
+    """Slices as even as can be, the weights that make the mean of their means the mean of the batch, the largest batch below and dp that would do."""
+    slices = [global_ // dp + (r < global_ % dp) for r in range(dp)]
+    legal_dp = [d for d in divisors(global_ // micro) if d <= dp] if global_ % micro == 0 else []
+    below = global_ // (micro * dp) * micro * dp
+    return {
+        "slices": slices,
+        "weights": [n / global_ for n in slices],
+        "largest_legal_dp": max(legal_dp, default=None),
+        "largest_legal_batch": below or None,
+    }
 
 
 def _zero(model: Model, layout: Layout) -> Iterator[Violation]:

@@ -40,6 +40,15 @@ def useful_speedup(batch: float, larger: float, critical: float) -> float:
     return steps_to_target(batch, critical, 1.0) / steps_to_target(larger, critical, 1.0)
 
 
+def budget(batch: float, critical: float) -> dict[str, object]:
+    """Steps and examples to the target over their least; the speed-up when batch and devices grow together and the step stays as long, by factor."""
+    return {
+        "steps_over_minimum": steps_to_target(batch, critical, 1.0),
+        "examples_over_minimum": examples_to_target(batch, critical, 1.0),
+        "speedup_when_batch_and_devices_grow": {str(k): useful_speedup(batch, k * batch, critical) for k in (2, 4, 8, 16)},
+    }
+
+
 def in_flight(dp: int, micro: int, microbatches: int) -> int:
     """Sequences that a layout needs in one batch: data parallelism and the microbatches of a pipeline spend it, tensor and context parallelism do not."""
     return dp * micro * microbatches

@@ -50,7 +50,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Goodput:
-    """The answer: one row where the MTBF is known, a curve where it is not. `sensitivity`: input -> fraction at half and at twice of it."""
+    """The answer: one row where the MTBF is known, a curve where it is not. `sensitivity`: input -> fraction at half and at twice of it.
+
+    `failures` are facts of the log (`FailureLog.facts`), `target` what the batch means for a goal (`batch.budget`).
+    """
 
     name: str
     job: Job
@@ -60,6 +63,8 @@ class Goodput:
     sensitivity: Mapping[str, tuple[float, float]]
     drawn: Estimate | None
     assumptions: tuple[str, ...]
+    failures: Mapping[str, Any] | None = None
+    target: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The contract `parasim.goodput/1`."""
@@ -77,6 +82,9 @@ class Goodput:
             "daly_interval_s": None if row is None else daly(o.checkpoint, row.mtbf),
             "sensitivity": {k: {"half": a, "twice": b} for k, (a, b) in self.sensitivity.items()},
             "monte_carlo": None if self.drawn is None else {"effective_fraction": self.drawn.fraction, "standard_error": self.drawn.error},
+            "lost_fraction": None if row is None else 1 - row.fraction,
+            "failures": self.failures,
+            "target": self.target,
             "assumptions": list(self.assumptions),
         }
 

@@ -17,7 +17,7 @@ from ..model.layers import parameters
 from ..program.ops import DTYPE_BYTES
 from ..units import Dimension, format_bandwidth, format_bytes, format_seconds
 from ..units import parse as quantity
-from .batch import steps_to_target
+from .batch import budget, steps_to_target
 from .goodput import INTERVALS, Outages, shares
 from .goodput_answer import Goodput, Job, Row, sensitivity
 from .goodput_failures import FailureLog, load_failures
@@ -76,14 +76,16 @@ def goodput(run: Run, asked: Asked) -> Goodput:
     if asked.mtbf is not None and log is not None:
         raise Malformed("give either --mtbf or --failures, not both")
     outages = _outages(run, asked, log, defaults)
-    job = Job(run.devices, _training(run, asked), _count("--gpu-hours", asked.gpu_hours), _price(run, asked))
+    job = Job(run.devices, _training(run, asked), count("--gpu-hours", asked.gpu_hours), _price(run, asked))
+    target = budget(run.plan.layout.batch.global_, asked.critical_batch) if asked.critical_batch is not None else None
+    facts = log.facts(run.devices) if log is not None else None
     if math.isinf(outages.mtbf):
         curve = tuple(_curve_row(replace(outages, mtbf=quantity(m, "seconds")), asked) for m in defaults.rows["curve"])
-        return Goodput(run.name, job, outages, None, curve, {}, None, tuple(defaults.notes))
+        return Goodput(run.name, job, outages, None, curve, {}, None, tuple(defaults.notes), facts, target)
     interval = _interval(asked.interval, outages)
     row = Row(outages.mtbf, interval, shares(outages, interval))
     drawn = _drawn(outages, interval, asked)
-    return Goodput(run.name, job, outages, row, (), sensitivity(outages, interval), drawn, tuple(defaults.notes))
+    return Goodput(run.name, job, outages, row, (), sensitivity(outages, interval), drawn, tuple(defaults.notes), facts, target)
 
 
 def _outages(run: Run, asked: Asked, log: FailureLog | None, defaults: _Defaults) -> Outages:
@@ -155,7 +157,7 @@ def _drawn(outages: Outages, interval: float, asked: Asked) -> Estimate | None:
 
 def _training(run: Run, asked: Asked) -> float | None:
     """Seconds of training without any loss; None where nothing to be reached is named."""
-    tokens, steps = _count("--tokens", asked.tokens), None
+    tokens, steps = count("--tokens", asked.tokens), None
     if (asked.critical_batch is None) != (asked.minimum_steps is None):
         raise Malformed("--critical-batch and --minimum-steps go together: steps = minimum (1 + critical / batch)")
     if asked.critical_batch is not None and asked.minimum_steps is not None:
@@ -192,7 +194,7 @@ def _value(flag: str, text: str, dimension: Dimension, legal: str = "") -> float
 SUFFIXES: dict[str, float] = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-def _count(flag: str, text: str | None) -> float | None:
+def count(flag: str, text: str | None) -> float | None:
     """A number above 0, perhaps in k, M, B or T."""
     if text is None:
         return None

@@ -44,6 +44,19 @@ class FailureLog:
         """Failures per second and device of the causes with these flags (`silent=True`)."""
         return sum(c.rate for c in self.causes if all(getattr(c, k) == v for k, v in flags.items()))
 
+    def facts(self, devices: int) -> dict[str, Any]:
+        """Shares of the causes among failures, and among all interruptions with the planned ones; seconds between failures of a job of `devices`, of
+        one device, and of a job of twice as many devices (all must run for the job to run)."""
+        total, every = self.rate(), self.rate() + self.planned
+        return {
+            "source": self.source,
+            "planned_share_of_all": self.planned / every,
+            "causes": {c.name: {"share_of_unplanned": c.rate / total, "share_of_all": c.rate / every} for c in self.causes},
+            "job_mtbf_s": self.mtbf(devices),
+            "device_mtbf_s": self.mtbf(1),
+            "mtbf_factor_when_devices_double": self.mtbf(2 * devices) / self.mtbf(devices),
+        }
+
     def share(self, **flags: bool) -> float:
         """Their share of all failures."""
         return self.rate(**flags) / self.rate()

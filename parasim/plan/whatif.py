@@ -70,6 +70,7 @@ class WhatIf:
                     "link_after": None if v.report is None else link(v.report),
                     "refusal": v.refusal or None,
                     "time_to_target_s": self.to_target(v.report),
+                    "over_baseline": None if v.report is None else over(v.report, self.baseline),
                 }
                 for v in self.variants
             ],
@@ -88,6 +89,28 @@ class WhatIf:
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=False)).rstrip() for row in rows]
         more = [line for v in self.variants for line in v.refusal.splitlines()[1:]]
         return "\n".join([f"{self.name}: {len(self.variants)} variants", *lines, *more])
+
+
+def over(report: Report, before: Report) -> dict[str, Any]:
+    """The numbers of a row over those of the baseline (None where that is zero); `saved_s` is the time that its step is shorter by,
+    `lost_per_device` the share of the baseline's tokens per second and device that is missing."""
+    mine, theirs = report.to_json(), before.to_json()
+    speed = _over(mine["tokens_per_s_per_device"], theirs["tokens_per_s_per_device"])
+    return {
+        "step_time": _over(report.step_time, before.step_time),
+        "saved_s": before.step_time - report.step_time,
+        "tokens_per_s": _over(mine["tokens_per_s"], theirs["tokens_per_s"]),
+        "tokens_per_s_per_device": speed,
+        "lost_per_device": None if speed is None else 1 - speed,
+        "mfu": _over(mine["mfu"], theirs["mfu"]),
+        "peak_bytes": _over(mine["memory"]["peak_bytes"], theirs["memory"]["peak_bytes"]),
+        "comm_bytes": {axis: _over(n, theirs["comm_bytes"].get(axis)) for axis, n in mine["comm_bytes"].items()},
+        "exposed": {axis: _over(n, theirs["time_s"]["exposed"].get(axis)) for axis, n in mine["time_s"]["exposed"].items()},
+    }
+
+
+def _over(a: float | None, b: float | None) -> float | None:
+    return a / b if a is not None and b else None
 
 
 def _row(name: str, report: Report, before: Report) -> tuple[str, ...]:

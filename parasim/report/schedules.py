@@ -14,7 +14,8 @@ from ..timeline import COMPUTE, Timeline
 class ScheduleReport:
     """Seconds and fractions; `orders` and the peaks (in chunk activations) by rank. `deadlock` is what is stuck, else None.
 
-    Bubbles as in parasim.report: ideal is the largest compute time of a rank.
+    Bubbles as in parasim.report: ideal is the largest compute time of a rank. `busy` is the share of the makespan that each rank computes,
+    `comm_s` what messages add to the makespan, `over` the makespan and the bubble (seconds) over those of another schedule.
     """
 
     orders: Orders
@@ -24,6 +25,11 @@ class ScheduleReport:
     bubble_makespan: float | None = None
     bubble_span: float | None = None
     bubble_over_ideal: float | None = None
+    bubble: float | None = None
+    ideal_over_makespan: float | None = None
+    busy: tuple[float, ...] = ()
+    comm_s: float | None = None
+    over: dict[str, float | None] | None = None
     rank_start: tuple[float, ...] = ()
     rank_end: tuple[float, ...] = ()
     deadlock: dict[str, Any] | None = None
@@ -33,6 +39,11 @@ class ScheduleReport:
         return {
             "schema": "parasim.schedule/1",
             "makespan": self.makespan,
+            "bubble_s": self.bubble,
+            "ideal_over_makespan": self.ideal_over_makespan,
+            "busy": list(self.busy),
+            "comm_s": self.comm_s,
+            "over": self.over,
             "bubble_makespan": self.bubble_makespan,
             "bubble_span": self.bubble_span,
             "bubble_over_ideal": self.bubble_over_ideal,
@@ -79,6 +90,9 @@ def schedule_report(orders: Orders, timeline: Timeline) -> ScheduleReport:
         orders,
         *_peaks(orders),
         makespan=makespan,
+        bubble=makespan - ideal,
+        ideal_over_makespan=ideal / makespan if makespan else None,
+        busy=tuple(w / makespan if makespan else 0.0 for w in work),
         bubble_makespan=1 - ideal / makespan if makespan else 0.0,
         bubble_span=1 - ideal / span if span else 0.0,
         bubble_over_ideal=makespan / ideal - 1 if ideal else 0.0,

@@ -32,7 +32,7 @@ class Accelerator:
 
     `peak_flops[dtype]` is the dense peak (FLOP/s), `memory` its capacity (bytes), `memory_bandwidth` read plus write (bytes/s).
     `host_link` is one direction to the host's memory, `host_memory_bandwidth` this device's share of that, read plus write (bytes/s).
-    `multiprocessors` compute tiles of products at a time.
+    `multiprocessors` compute tiles of products at a time. `shared_memory_bandwidth` and `l2_bandwidth` (bytes/s) are told, and price nothing.
     """
 
     name: str
@@ -43,6 +43,8 @@ class Accelerator:
     host_link: Number | None = None
     host_memory_bandwidth: Number | None = None
     multiprocessors: Number | None = None
+    shared_memory_bandwidth: Number | None = None
+    l2_bandwidth: Number | None = None
 
     def peak(self, dtype: str) -> float:
         """Dense peak for `dtype` in FLOP/s. Raises `Refused` for a dtype the accelerator has no number for, naming those it has."""

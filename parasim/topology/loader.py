@@ -64,7 +64,15 @@ def _shipped(path: Path) -> Accelerator:
 
 
 def _freeze(form: AcceleratorFile) -> Accelerator:
-    numbers = form.memory, form.memory_bandwidth, form.host_link, form.host_memory_bandwidth, form.multiprocessors
+    numbers = (
+        form.memory,
+        form.memory_bandwidth,
+        form.host_link,
+        form.host_memory_bandwidth,
+        form.multiprocessors,
+        form.shared_memory_bandwidth,
+        form.l2_bandwidth,
+    )
     return Accelerator(form.name, form.kind, form.peak_flops, *numbers)
 
 

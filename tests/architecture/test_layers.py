@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("memory", "report", "comparison", "plots", "html"),),
     (("plan",),),
     (("api", "jobs"),),
-    (("cli", "__main__"),),
+    (("cli", "cli_common", "cli_facts", "__main__"),),
 )
 BANNED = {
     "lowering": {"topology", "collectives", "cost"},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parasim.collectives.table import busbw_factor, parse_ranks, parse_sizes, rows
+from parasim.collectives.table import busbw_factor, compared, parse_ranks, parse_sizes, rows, spreads
 from parasim.cost.profile import datasheet
 from parasim.errors import Malformed, Refused
 from parasim.topology.loader import load_cluster
@@ -16,11 +16,18 @@ def test_all_gather_of_one_gigabyte_in_five_milliseconds():
         "op": "all_gather",
         "bytes": 10**9,
         "ranks": 8,
+        "cluster": "inline",
+        "profile": "datasheet",
         "algorithm": "ring",
+        "steps": 7,
         "time_s": pytest.approx(5e-3, rel=1e-12),
         "algbw_Bps": pytest.approx(200e9, rel=1e-12),
         "busbw_Bps": pytest.approx(175e9, rel=1e-12),
+        "busbw_factor": 0.875,
+        "limit_error": pytest.approx(1 / 7, rel=1e-12),
+        "larger_over_smaller": 8,
         "wire_bytes_per_rank": pytest.approx(875e6, rel=1e-12),
+        "wire_bytes_busiest_rank": pytest.approx(875e6, rel=1e-12),
         "reason": "NCCL gathers around rings, one per rail",
     }
 
@@ -82,3 +89,20 @@ def test_ranks():
 def test_malformed_ranks(text):
     with pytest.raises(Malformed, match="rank-list"):
         parse_ranks(text)
+
+
+def test_trees_load_their_inner_ranks_most():
+    """Two trees of half the bytes: a rank inside one of them sends up once and down twice, and up once in the other, S/2 each: 2 S, not 2 S 7/8."""
+    cluster = load_cluster("h100-hgx-ib400", 8)
+    (row,) = rows(cluster, datasheet(), "all_reduce", range(8), [400_000_000], "tree")
+    assert (row["wire_bytes_per_rank"], row["wire_bytes_busiest_rank"]) == (pytest.approx(700e6), pytest.approx(800e6))
+
+
+def test_measured_times_and_comparisons():
+    """2 x 3/4 x 400 MB / 1.6 ms = 375 GB/s; a ring of 9 leaves its server by one NIC: 2 (8/9) / 50 against 2 (7/8) / 450."""
+    cluster = load_cluster("h100-hgx-ib400", 9)
+    (row,) = rows(cluster, datasheet(), "all_reduce", range(4), [400_000_000], measured=1.6e-3)
+    assert row["busbw_Bps"] == pytest.approx(375e9)
+    table = [r for n in (8, 9) for r in rows(cluster, datasheet(), "all_reduce", range(n), [10**9], "ring")]
+    assert [r["over_first"] for r in compared(table)] == [1.0, pytest.approx(9.142857, rel=0.01)]
+    assert spreads(table) == [{"bytes": 10**9, "busbw_spread": pytest.approx(8 / 9, rel=0.01)}]
