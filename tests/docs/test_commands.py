@@ -91,6 +91,7 @@ def _console(folder: Folder, text: str) -> int:
 # The rows of the table of commands that can be run with what follows; the others are run in the tests named.
 TABLE_ELSEWHERE = {
     "search": "tests/plan/test_search.py",
+    "values": "tests/plan/test_values.py",
     "sweep": "tests/plan/test_sweep.py",
     "calibrate": "tests/executor/test_calibrate.py, tests/cost",
     "import": "tests/topology/test_importers.py",
