@@ -51,10 +51,10 @@ class Point:
     measured: float
 
     @property
-    def group(self) -> tuple[str, Any, Any]:
+    def group(self) -> tuple[str, str, Any, Any]:
         """The layout that cross-validation leaves out together."""
         parallel = self.case.run["parallel"]
-        return self.case.source, parallel["tp"], parallel["pp"]
+        return self.case.source, self.case.layout, parallel["tp"], parallel["pp"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Solution:
 
 
 def fit(
-    names: Annotated[list[str] | None, typer.Argument(help="bases to fit (a100, h100); omitted: all")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="bases to fit (a100, h100, tpu); omitted: all")] = None,
     out: Annotated[Path, typer.Option(help="folder that the profiles are written to")] = PROFILES,
     check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where the fit differs from the files")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="only memory.fragmentation, beside the numbers that the files have")] = False,
@@ -124,8 +124,8 @@ def _judged(differs: bool) -> None:
 
 
 def _recipe() -> dict[str, Any]:
-    tree: dict[str, Any] = yaml.safe_load((DATA / "training.yaml").read_text(encoding="utf-8"))
-    return tree
+    tree, tpus = (yaml.safe_load((DATA / name).read_text(encoding="utf-8")) for name in ("training.yaml", "tpu_training.yaml"))
+    return {**tree, **{block: tree[block] | tpus[block] for block in ("bases", "profiles")}}
 
 
 def problem_of(base: str, recipe: Mapping[str, Any]) -> Problem:
@@ -174,7 +174,7 @@ def with_values(name: str, values: Values, recipe: Mapping[str, Any], sources: M
         unit = "s" if key.startswith("compute.host_launch") else "1"
         numbers[key] = Number(float(f"{values[f'{name}/{key}']:.{DIGITS}g}"), unit, (sources or {}).get(name, "search"), "fitted")
     algorithms = {key: word for profile in below for key, word in profile.algorithms.items()}
-    return Profile(name, "nccl", numbers, entry["description"], algorithms, tuple(entry.get("extends", ())))
+    return Profile(name, entry.get("backend", "nccl"), numbers, entry["description"], algorithms, tuple(entry.get("extends", ())))
 
 
 def _evaluate(task: tuple[str, str, tuple[str, ...], tuple[Values, ...]]) -> list[list[float]]:

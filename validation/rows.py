@@ -17,6 +17,7 @@ from parasim.errors import Malformed, Unparsable
 from .row_layout import layout
 from .row_model import NotModelled, model
 from .row_values import Quantity, quantities
+from .tpu_training import is_tpu, tpu_step
 
 __all__ = ["Case", "NotModelled", "read_rows", "source_of", "systems", "to_case"]
 Row = Mapping[str, Any]
@@ -24,7 +25,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One row as a run: `run` is the tree of a run file without its profile, `profile` its name, `measured` what is published of it in SI."""
+    """One row as a run: `run` is the tree of a run file without its profile, `profile` its name, `measured` what is published of it in SI.
+
+    `layout`: what, beside source and degrees, tells apart the layouts that cross-validation leaves out.
+    """
 
     id: str
     source: str
@@ -35,6 +39,7 @@ class Case:
     measured: tuple[Quantity, ...]
     run: Mapping[str, Any]
     assumptions: tuple[str, ...]
+    layout: str = ""
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -70,11 +75,13 @@ def to_case(row: Row) -> Case:
     """The run that `row` describes. Raises `NotModelled` with every reason at once, also where the row is no training step."""
     try:
         return _case(row)
-    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise NotModelled(f"cannot be read: {type(error).__name__}: {error}") from error
 
 
 def _case(row: Row) -> Case:
+    if is_tpu(row):
+        return Case(id=str(row["id"]), source=source_of(row), **tpu_step(row))
     missing = [key for key in ("model", "cluster", "strategy", "measured") if not row.get(key)]
     if missing:
         raise NotModelled(f"lacks {', '.join(missing)}")

@@ -17,7 +17,7 @@ from parasim.topology.loader import accelerators
 
 from .cache import Answer, Task, task_of
 from .predict import DATA
-from .rows import Case, NotModelled, read_rows, source_of, systems, to_case
+from .rows import Case, NotModelled, read_rows, source_of, to_case
 
 STEP = "step_time_s"
 Predict = Callable[[Iterable[Task]], Mapping[Task, Answer]]
@@ -74,7 +74,7 @@ def _work(case: Case) -> tuple[tuple[str, bool], float]:
     run, narrow = case.run, case.run["precision"] == "fp8"
     batch = run["batch"]
     flops = model_flops(read_model(run["model"], "model"), batch["global"] * batch["sequence"], batch["sequence"])
-    chip = accelerators()[systems()["accelerators"][case.accelerator]["name"]]
+    chip = accelerators()[run["cluster"]["accelerator"]]
     dtype = run["precision"] if run["precision"] in chip.peak_flops else "fp16"
     return (case.family, narrow), flops / (chip.peak(dtype) * run["devices"])
 

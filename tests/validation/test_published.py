@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from parasim.cost.accuracy import accuracies
@@ -17,7 +16,7 @@ from parasim.cost.profile import load_profile
 from validation import ledger
 from validation.__main__ import app
 from validation.cache import Cache, answer, task_of
-from validation.fit import Problem, Solution, cross_validated
+from validation.fit import Problem, Solution, _recipe, cross_validated
 from validation.predict import DATA, _shortened, prepare
 from validation.rows import read_rows, to_case
 
@@ -120,7 +119,7 @@ def test_picture(tmp_path: Path, kept: Path) -> None:
 
 
 def test_few_numbers_are_fitted_and_all_have_a_source() -> None:
-    recipe = yaml.safe_load((DATA / "training.yaml").read_text())
+    recipe = _recipe()
     for entries, most in ((recipe["bases"], 12), (recipe["profiles"], 6)):
         for name, entry in entries.items():
             assert len(entry["fitted"]) + len(entry.get("numbers", {})) <= most, name
