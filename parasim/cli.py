@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from . import cli_facts
+from .cli_calibrate import app as calibrate_app
 from .cli_common import AsJson, Overrides, RunFile
 from .cli_common import print_json as _print_json
 from .cli_common import print_text as _print
@@ -24,7 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Simulate one training step of a large model on a cluster: time, memory, exposed communication, bubbles, money.",
 )
-calibrate_app = typer.Typer(no_args_is_help=True, help="Measure this machine and write a profile.")
 app.add_typer(calibrate_app, name="calibrate")
 
 
@@ -386,42 +386,6 @@ def execute(
     lead, text = execute_run(file, overrides or (), backend=backend, compute=compute, steps=steps, timeout=timeout, out=out)
     if lead:
         typer.echo(text)
-
-
-@calibrate_app.command("collectives")
-def calibrate_collectives(
-    out: Annotated[Path, typer.Option(help="The profile to write.")],
-    ranks: Annotated[int | None, typer.Option(min=2, help="Spawn this many local gloo ranks (else: under torchrun).")] = None,
-    nbytes: Annotated[str, typer.Option("--bytes", metavar="MIN:MAX:FACTOR", help="Sizes of the sweep.")] = "256K:8M:4",
-) -> None:
-    """Sweep collectives and messages on gloo, fit latency and bandwidth per op."""
-    from .jobs import calibrate
-
-    typer.echo(calibrate(out, ranks=ranks, sizes=nbytes))
-
-
-@calibrate_app.command("nccl-tests")
-def calibrate_nccl_tests(
-    logs: Annotated[list[Path], typer.Argument(metavar="LOG...", help="Logs or JSON reports of nccl-tests.")],
-    cluster: Annotated[str, typer.Option(help="Where they ran: catalog name or file.")],
-    out: Annotated[Path, typer.Option(help="The profile to write.")],
-) -> None:
-    """Fit latency and bandwidth per op to nccl-tests."""
-    from .jobs import calibrate_files
-
-    typer.echo(calibrate_files("nccl-tests", logs, cluster, out))
-
-
-@calibrate_app.command("kineto")
-def calibrate_kineto(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler, one per rank.")],
-    cluster: Annotated[str, typer.Option(help="Where the job ran: catalog name or file.")],
-    out: Annotated[Path, typer.Option(help="The profile to write.")],
-) -> None:
-    """Fit latency and bandwidth per op to the collectives of a traced job."""
-    from .jobs import calibrate_files
-
-    typer.echo(calibrate_files("kineto", traces, cluster, out))
 
 
 for command in cli_facts.COMMANDS:

@@ -281,9 +281,14 @@ _Dumper.add_representer(str, _text)
 
 
 def write(tree: Mapping[str, Any], path: Path) -> None:
-    """Write plain data as YAML that `read` gives back equal. Raises `Malformed` when the file cannot be written."""
+    """Write plain data as YAML that `read` gives back equal; a file that is there is replaced only by a whole one.
+
+    Raises `Malformed` when the file cannot be written.
+    """
     text = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=130, allow_unicode=True)
+    draft = path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.part")
     try:
-        path.write_text(text, encoding="utf-8")
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
     except OSError as error:
         raise Malformed(f"{path}: cannot be written: {error.strerror}") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, simulate_run, time_schedule, time_study, writable
 from .collectives.table import MOST_RANKS, compared, parse_ranks, parse_sizes, rows, spreads
 from .config import Run, build
-from .cost.profile import load_profile, save_profile
+from .cost.profile import load_profile
 from .documents import write
 from .errors import Failed, Malformed, Refused
 from .lowering.study import Study
@@ -458,24 +458,3 @@ def execute_run(path: Path | None, overrides: Sequence[str], *, backend: str, co
     if lead:
         measured.save(out)
     return lead, f"measured step {format_seconds(measured.makespan)} on {run.plan.layout.degrees.world} ranks; wrote {out}"
-
-
-def calibrate(out: Path, *, ranks: int | None, sizes: str) -> str:
-    """Sweep collectives on gloo and write the fitted profile; what to say."""
-    from .executor.calibrate import calibrate_collectives
-
-    writable(out.parent)
-    calibration = calibrate_collectives(ranks, parse_sizes(sizes))
-    if int(os.environ.get("RANK", "0")) == 0:
-        save_profile(calibration.profile(out.stem), out)
-    return "\n".join([*(f"{key}: {n.value:.6g} {n.unit}" for key, n in sorted(calibration.numbers.items())), f"wrote {out}"])
-
-
-def calibrate_files(form: str, paths: Sequence[Path], cluster: str, out: Path) -> str:
-    """Fit a profile to measured files (`nccl-tests` or `kineto`) of a job on `cluster` and write it; what to say."""
-    from .collectives.calibration import from_kineto, from_nccl_tests
-
-    writable(out.parent)
-    profile, table = {"nccl-tests": from_nccl_tests, "kineto": from_kineto}[form](paths, cluster, out.stem)
-    save_profile(profile, out)
-    return f"{table}\nwrote {out}"

@@ -16,8 +16,8 @@ LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("sim",), ("executor",)),
     (("memory", "report", "comparison", "plots", "html"),),
     (("plan",),),
-    (("api", "jobs"),),
-    (("cli", "cli_common", "cli_facts", "__main__"),),
+    (("api", "jobs", "calibrating"),),
+    (("cli", "cli_common", "cli_facts", "cli_calibrate", "__main__"),),
 )
 BANNED = {
     "lowering": {"topology", "collectives", "cost"},

@@ -93,7 +93,7 @@ TABLE_ELSEWHERE = {
     "search": "tests/plan/test_search.py",
     "values": "tests/plan/test_values.py",
     "sweep": "tests/plan/test_sweep.py",
-    "calibrate": "tests/executor/test_calibrate.py, tests/cost",
+    "calibrate": "tests/executor/test_calibrate.py and test_calibrate_device.py, tests/cost",
     "import": "tests/topology/test_importers.py",
     "export": "tests/plots/test_memory_snapshot.py",
     "execute": "tests/executor",

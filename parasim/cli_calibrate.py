@@ -1,0 +1,72 @@
+"""The command line of `parasim calibrate`: flags to jobs, as in `cli`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Measure this machine and write a profile.")
+
+Out = Annotated[Path, typer.Option(help="The profile to write.")]
+AcceleratorName = Annotated[str | None, typer.Option(help="Whose datasheet the device has; without one, the peaks of a processor are measured too.")]
+Seconds = Annotated[float, typer.Option(help="Time to measure for; a second run goes on with the samples beside --out.")]
+SetOfSizes = Annotated[str | None, typer.Option(help="tiny, small or large; default: small on a processor, large on a GPU.")]
+DtypeName = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; default: fp32 on a processor, bf16 on a GPU.")]
+
+
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@app.command("kernels")
+def calibrate_kernels(out: Out, accelerator: AcceleratorName = None, seconds: Seconds = 60.0, sizes: SetOfSizes = None, dtype: DtypeName = None) -> None:
+    """Time matrix products, attention, kernels bound by memory, an optimizer step and launches on this device."""
+    from .calibrating import calibrate_kernels as job
+
+    typer.echo(job(out, accelerator, limit=seconds, tell=_tell, sizes=sizes, dtype=dtype))
+
+
+@app.command("step")
+def calibrate_step(out: Out, accelerator: AcceleratorName = None, seconds: Seconds = 60.0, sizes: SetOfSizes = None, dtype: DtypeName = None) -> None:
+    """Time training steps of a small transformer on this device, with and without recomputation; on a GPU also peak memory."""
+    from .calibrating import calibrate_step as job
+
+    typer.echo(job(out, accelerator, limit=seconds, tell=_tell, sizes=sizes, dtype=dtype))
+
+
+@app.command("collectives")
+def calibrate_collectives(
+    out: Out,
+    ranks: Annotated[int | None, typer.Option(min=2, help="Spawn this many local gloo ranks (else: under torchrun).")] = None,
+    nbytes: Annotated[str, typer.Option("--bytes", metavar="MIN:MAX:FACTOR", help="Sizes of the sweep.")] = "256K:8M:4",
+) -> None:
+    """Sweep collectives and messages on gloo, fit latency and bandwidth per op."""
+    from .calibrating import calibrate
+
+    typer.echo(calibrate(out, ranks=ranks, sizes=nbytes))
+
+
+@app.command("nccl-tests")
+def calibrate_nccl_tests(
+    logs: Annotated[list[Path], typer.Argument(metavar="LOG...", help="Logs or JSON reports of nccl-tests.")],
+    cluster: Annotated[str, typer.Option(help="Where they ran: catalog name or file.")],
+    out: Out,
+) -> None:
+    """Fit latency and bandwidth per op to nccl-tests."""
+    from .calibrating import calibrate_files
+
+    typer.echo(calibrate_files("nccl-tests", logs, cluster, out))
+
+
+@app.command("kineto")
+def calibrate_kineto(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler, one per rank.")],
+    cluster: Annotated[str, typer.Option(help="Where the job ran: catalog name or file.")],
+    out: Out,
+) -> None:
+    """Fit latency and bandwidth per op to the collectives of a traced job."""
+    from .calibrating import calibrate_files
+
+    typer.echo(calibrate_files("kineto", traces, cluster, out))
