@@ -17,7 +17,8 @@ from .config import Run
 from .cost.profile import Profile, save_profile
 from .cost.timing import seconds
 from .documents import write
-from .errors import Malformed, MissingExtra, Refused
+from .errors import Malformed, Refused
+from .executor import require_torch
 from .memory import memory_peak
 from .program.ops import DType
 from .provenance import Number
@@ -47,7 +48,7 @@ RECOMPUTE = ("none", "full")
 
 def calibrate(out: Path, *, ranks: int | None, sizes: str) -> str:
     """Sweep collectives on gloo and write the fitted profile; what to say."""
-    _torch()
+    require_torch()
     from .executor.calibrate import calibrate_collectives
 
     writable(out.parent)
@@ -65,13 +66,6 @@ def calibrate_files(form: str, paths: Sequence[Path], cluster: str, out: Path) -
     profile, table = {"nccl-tests": from_nccl_tests, "kineto": from_kineto}[form](paths, cluster, out.stem)
     save_profile(profile, out)
     return f"{table}\nwrote {out}"
-
-
-def _torch() -> None:
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        raise MissingExtra("torch", "torch") from None
 
 
 # ---- one device
@@ -99,15 +93,11 @@ class Bench:
 
 def bench(sizes: str | None = None, dtype: str | None = None) -> Bench:
     """The GPU if torch has one, in bf16, else one thread of the processor, in fp32. Raises MissingExtra without torch."""
-    _torch()
-    import torch
-
+    require_torch()
     from .executor.single import here, machine
 
     device = here()
     cuda = device.type == "cuda"
-    if not cuda:
-        torch.set_num_threads(1)
     chosen = known(dtype or ("bf16" if cuda else "fp32"), ("bf16", "fp16", "fp32"), "--dtype")
     return Bench(device, chosen, known(sizes or ("large" if cuda else "small"), SIZES, "--sizes"), machine(device))  # type: ignore[arg-type]
 

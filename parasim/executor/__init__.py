@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from .payloads import Durations
 
 
+def require_torch() -> None:
+    """Raises MissingExtra, which names the command that installs it, where torch is not there."""
+    try:
+        import torch.distributed  # noqa: F401
+    except ImportError:
+        raise MissingExtra("torch", "torch") from None
+
+
 def execute(
     workload: Workload,
     backend: str = "gloo",
@@ -36,10 +44,7 @@ def execute(
     violations = verify(workload)
     if violations:
         raise InvalidProgram(violations)
-    try:
-        import torch.distributed  # noqa: F401
-    except ImportError:
-        raise MissingExtra("torch", "torch") from None
+    require_torch()
     from .execution import Execution, Settings
     from .launch import joined
 
@@ -47,4 +52,4 @@ def execute(
         return Execution(workload, Settings(compute, timeout, durations)).run(steps)
 
 
-__all__ = ["execute"]
+__all__ = ["execute", "require_torch"]

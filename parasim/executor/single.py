@@ -21,8 +21,11 @@ AHEAD = 1 << 19  # cycles that a GPU is held up, so that the host is ahead with 
 
 
 def here() -> torch.device:
-    """The GPU if torch has one, else the processor."""
-    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    """The GPU if torch has one, else the processor, of which torch takes one thread from now on."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", 0)
+    torch.set_num_threads(1)
+    return torch.device("cpu")
 
 
 def backend_of(device: torch.device) -> str:
