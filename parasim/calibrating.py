@@ -91,12 +91,12 @@ class Bench:
         return f"{self.machine['device']}, torch {self.machine['torch']}"
 
 
-def bench(sizes: str | None = None, dtype: str | None = None) -> Bench:
-    """The GPU if torch has one, in bf16, else one thread of the processor, in fp32. Raises MissingExtra without torch."""
+def bench(sizes: str | None = None, dtype: str | None = None, *, on_processor: bool = False) -> Bench:
+    """The GPU if torch has one and it is wanted, in bf16, else one thread of the processor, in fp32. Raises MissingExtra without torch."""
     require_torch()
-    from .executor.single import here, machine
+    from .executor.single import here, machine, processor
 
-    device = here()
+    device = processor() if on_processor else here()
     cuda = device.type == "cuda"
     chosen = known(dtype or ("bf16" if cuda else "fp32"), ("bf16", "fp16", "fp32"), "--dtype")
     return Bench(device, chosen, known(sizes or ("large" if cuda else "small"), SIZES, "--sizes"), machine(device))  # type: ignore[arg-type]
@@ -224,12 +224,12 @@ def _wrote(out: Path, chip: Accelerator) -> str:
 # ---- steps of one device
 
 
-def step_run(size: str, recompute: str, dtype: str, micro: int = 1, microbatches: int = 2, **more: Any) -> Run:
+def step_run(stack: Mapping[str, Any], recompute: str, dtype: str, micro: int = 1, microbatches: int = 2, **more: Any) -> Run:
     """The resolved run of one device that trains a GPT-like stack; `more` are keys of a run file, such as cluster and profile."""
-    keys = {**STACKS[size], "name": f"gpt-{size}", "activation": "gelu", "positions": "learned"}
+    keys = {**stack, "name": "gpt", "activation": "gelu", "positions": "learned"}
     batch = {"global": micro * microbatches, "micro": micro, "sequence": keys["max_positions"]}
     fixed = {"devices": 1, "precision": dtype, "optimizer": {"gradient_dtype": "fp32"}}
-    return build({"name": f"gpt-{size}-{recompute}", "model": keys, "batch": batch, "recompute": recompute, "cluster": "loopback", **fixed, **more})
+    return build({"name": f"gpt-{recompute}", "model": keys, "batch": batch, "recompute": recompute, "cluster": "loopback", **fixed, **more})
 
 
 def calibrate_step(out: Path, accelerator: str | None, *, limit: float, tell: Tell, sizes: str | None = None, dtype: str | None = None) -> str:
@@ -247,7 +247,7 @@ def calibrate_step(out: Path, accelerator: str | None, *, limit: float, tell: Te
 
     peaks = {} if chip else {n: c for n, c in _cases(found).items() if c.kernel is not None and c.kernel.name in ("linear", "residual_add")}
     with alone(found.device, TIMEOUT):
-        steps = {way: Step(lower(step_run(found.sizes, way, found.dtype).plan), found.device, TIMEOUT) for way in RECOMPUTE}
+        steps = {way: Step(lower(step_run(STACKS[found.sizes], way, found.dtype).plan), found.device, TIMEOUT) for way in RECOMPUTE}
         _collect(journal, {**measures(peaks), **{f"step {way}": step.sample for way, step in steps.items()}}, limit, tell)
     lacking = [way for way in RECOMPUTE if not journal.samples.get(f"step {way}")]
     if lacking:
@@ -265,7 +265,7 @@ def _step_line(way: str, samples: Sequence[Sequence[float]], found: Bench, accel
     """A step as measured beside the one that the Profile predicts."""
     taken = [s[0] for s in samples]
     cluster = {"base": "loopback", "accelerator": accelerator}
-    timeline = simulate_run(step_run(found.sizes, way, found.dtype, cluster=cluster, profile=str(out.resolve()))).timeline
+    timeline = simulate_run(step_run(STACKS[found.sizes], way, found.dtype, cluster=cluster, profile=str(out.resolve()))).timeline
     median = float(np.median(taken))
     spread = (max(taken) - min(taken)) / median
     peak = memory_peak(timeline, 0).nbytes

@@ -36,21 +36,30 @@ SWEEP_OPS = ("all_reduce", "p2p")
 SWEEP_SIZES = tuple(n << 20 for n in (1, 2, 4, 8))  # bytes: around the messages of the jobs
 
 FIXED = {"kind": "fixed", "optimizer": "0 s"}
-JOBS: Mapping[str, Mapping[str, Any]] = {
-    "pp4-1f1b": {
-        "model": {**FIXED, "layers": 4, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 4096, "boundary": "8 MiB"},
-        "batch": {"global": 8, "micro": 1},
-        "parallel": {"pp": 4},
-        "pipeline": {"schedule": "1f1b", "comm": "async"},
-    },
-    "dp4-bucketed": {
-        "model": {**FIXED, "layers": 8, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 12 << 20, "boundary": "4 kB"},
-        "batch": {"global": 4, "micro": 1},
-        "parallel": {"dp": 4},
-        "dp": {"mode": "bucketed", "bucket": "6 MiB"},
-    },
-}
-COMMON = {"cluster": "loopback", "devices": RANKS, "precision": "fp32", "optimizer": {"gradient_dtype": "fp32"}}
+
+
+def jobs(ranks: int) -> dict[str, Mapping[str, Any]]:
+    """The jobs by name for so many ranks: two microbatches per rank of a pipeline of one layer each, and one per replica."""
+    pipeline = {**FIXED, "layers": ranks, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 4096, "boundary": "8 MiB"}
+    replica = {**FIXED, "layers": 8, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 12 << 20, "boundary": "4 kB"}
+    return {
+        f"pp{ranks}-1f1b": {
+            "model": pipeline,
+            "batch": {"global": 2 * ranks, "micro": 1},
+            "parallel": {"pp": ranks},
+            "pipeline": {"schedule": "1f1b", "comm": "async"},
+        },
+        f"dp{ranks}-bucketed": {
+            "model": replica,
+            "batch": {"global": ranks, "micro": 1},
+            "parallel": {"dp": ranks},
+            "dp": {"mode": "bucketed", "bucket": "6 MiB"},
+        },
+    }
+
+
+JOBS = jobs(RANKS)
+COMMON = {"precision": "fp32", "optimizer": {"gradient_dtype": "fp32"}}
 
 
 @dataclass(frozen=True)
@@ -122,20 +131,21 @@ def judge(name: str, profile: Path, folder: Path, runs: int = RUNS) -> Verdict:
     predicted = simulate(workload, run.cluster, run.profile)
     predicted.save(folder / f"{name}-predicted.npz")
     durations = Priced(run.cluster.accelerator, run.profile)
-    measured = spawn(_measure, RANKS, workload, durations, runs + 1, timeout=60.0)[0]
+    measured = spawn(measure, RANKS, workload, durations, runs + 1, timeout=60.0)[0]
     measured.save(folder / f"{name}-measured.npz")
     return Verdict(name, predicted, measured, tuple(measured.meta["makespans_s"][1:]))
 
 
-def job_run(name: str, profile: Path) -> Run:
-    """The resolved run of a job."""
-    return build({"name": name, **COMMON, **JOBS[name], "profile": str(profile)})
+def job_run(name: str, profile: Path, ranks: int = RANKS, cluster: str = "loopback") -> Run:
+    """The resolved run of a job on so many ranks."""
+    return build({"name": name, "cluster": cluster, "devices": ranks, **COMMON, **jobs(ranks)[name], "profile": str(profile.resolve())})
 
 
-def _measure(workload: Any, durations: Priced, repetitions: int) -> Timeline:
+def measure(workload: Any, durations: Priced, repetitions: int, timeout: float = 20.0) -> Timeline:
+    """Run a slept Workload in this process group."""
     from parasim.executor.execution import Execution, Settings
 
-    return Execution(workload, Settings("sleep", 20.0, durations)).run(repetitions)
+    return Execution(workload, Settings("sleep", timeout, durations)).run(repetitions)
 
 
 def sweep_profile(path: Path) -> None:
@@ -159,8 +169,18 @@ def job(
     profile: Annotated[Path | None, typer.Option(help="A fitted Profile; made by a sweep if not given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the timelines; a temporary one if not given.")] = None,
     runs: Annotated[int, typer.Option(min=1, help="Measured runs; the median counts.")] = RUNS,
+    launcher: Annotated[str | None, typer.Option(help="torchrun or srun: run on the processes that it started, of which this is one; needs --out.")] = None,
+    backend: Annotated[str, typer.Option(help="gloo or nccl; with --launcher.")] = "gloo",
+    cluster: Annotated[str, typer.Option(help="What they run on, a catalog name or a file; with --launcher.")] = "loopback",
 ) -> None:
-    """Predict a pipeline and a data-parallel step, run both on four gloo processes with slept compute, and compare."""
+    """Predict a pipeline and a data-parallel step, run both on four gloo processes (or those of --launcher) with slept compute, and compare."""
+    if launcher is not None:
+        from .launched import launched
+
+        if out is None or profile is not None:
+            raise Malformed("--launcher needs --out, and fits a profile of its own: leave --profile out")
+        launched(launcher, backend, cluster, case, out, runs)
+        return
     names = tuple(case or JOBS)
     unknown = [n for n in names if n not in JOBS]
     if unknown:
@@ -193,7 +213,7 @@ def _told(v: Verdict) -> bool:
 def start_errors(v: Verdict) -> Iterator[str]:
     """One line per rank: every op with the error of its start in milliseconds."""
     names = op_names(v.measured)
-    for rank in range(RANKS):
+    for rank in range(len(v.measured.representative)):
         rows = np.flatnonzero(v.measured.ops["rank"] == rank)
         errors = (v.predicted.of(rank)["start"] - v.measured.ops["start"][rows]) * 1e3
         yield f"  rank {rank}: " + ", ".join(f"{names[int(row)]} {error:+.1f}" for row, error in zip(rows, errors, strict=True))

@@ -69,11 +69,13 @@ def calibrate_collectives(
     ops: Sequence[str] = OPS,
     count: int = 5,
     cluster: Cluster | None = None,
+    backend: str = "gloo",
     timeout: float = 120.0,
 ) -> Calibration:
     """Sweep `ops` over `sizes` (bytes, as in a CollectivePlan) with `count` calls each and round, and fit.
 
-    With `ranks` that many local gloo processes are started; without, the processes of torchrun take part and all get the result. Numbers are
+    With `ranks` that many local gloo processes are started; without, the processes of torchrun take part by
+    `backend` and all get the result. Numbers are
     relative to the links of `cluster` (default: the loopback cluster of the catalog). Raises Failed where ranks die or are late.
     """
     unknown = [op for op in ops if op not in OPS]
@@ -86,14 +88,14 @@ def calibrate_collectives(
     if ranks is None:
         import torch.distributed as dist
 
-        with joined("gloo", timeout):
+        with joined(backend, timeout):
             ranks = dist.get_world_size()
             measured = measure(ranks, tuple(ops), tuple(sizes), count, timeout)
     else:
         if ranks < 2:
             raise Malformed(f"ranks={ranks} must be at least 2: nothing is sent by one rank")
         measured = spawn(measure, ranks, ranks, tuple(ops), tuple(sizes), count, timeout, timeout=timeout)[0]
-    return fit(measured, ranks, cluster or load_cluster("loopback", ranks), platform.node())
+    return fit(measured, ranks, cluster or load_cluster("loopback", ranks), platform.node(), backend)
 
 
 Samples = dict[tuple[str, int], list[float]]  # (op, bytes) -> seconds of every call
@@ -152,7 +154,7 @@ class _Op:
         return 0.0, max(_weighted_median(y / self.wire, self.wire), np.finfo(float).tiny)
 
 
-def fit(measured: Samples, ranks: int, cluster: Cluster, source: str) -> Calibration:
+def fit(measured: Samples, ranks: int, cluster: Cluster, source: str, backend: str = "gloo") -> Calibration:
     """Latency and bandwidth factor per op by a weighted median of pairwise slopes (Sen 1968), and the overhead of a slept op.
 
     The 95 % intervals come from resampling the calls of every size.
@@ -160,7 +162,7 @@ def fit(measured: Samples, ranks: int, cluster: Cluster, source: str) -> Calibra
     rng = np.random.default_rng(0)
     numbers: dict[str, Number] = {}
     rows: list[Row] = []
-    where = f"gloo sweep, {ranks} ranks on {source}"
+    where = f"{backend} sweep, {ranks} ranks on {source}"
     for op in dict.fromkeys(o for o, n in measured if (o, n) != SLEPT):
         sizes = [n for o, n in measured if o == op]
         points = _points(op, sizes, measured, cluster)
@@ -177,7 +179,7 @@ def fit(measured: Samples, ranks: int, cluster: Cluster, source: str) -> Calibra
         medians = [float(np.median(rng.choice(over, len(over)))) for _ in range(RESAMPLES)]
         low_, high_ = (max(0.0, float(p)) for p in np.percentile(medians, [2.5, 97.5]))
         numbers["compute.op_overhead"] = Number(max(0.0, float(np.median(over))), "s", where, "fitted", (low_, high_))
-    return Calibration(tuple(rows), numbers, cluster, "gloo")
+    return Calibration(tuple(rows), numbers, cluster, backend)
 
 
 def _points(op: str, sizes: Sequence[int], measured: Samples, cluster: Cluster) -> _Op:

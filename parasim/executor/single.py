@@ -21,9 +21,14 @@ AHEAD = 1 << 19  # cycles that a GPU is held up, so that the host is ahead with 
 
 
 def here() -> torch.device:
-    """The GPU if torch has one, else the processor, of which torch takes one thread from now on."""
+    """The GPU if torch has one, else the processor."""
     if torch.cuda.is_available():
         return torch.device("cuda", 0)
+    return processor()
+
+
+def processor() -> torch.device:
+    """The processor, of which torch takes one thread from now on."""
     torch.set_num_threads(1)
     return torch.device("cpu")
 

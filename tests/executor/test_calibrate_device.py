@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from parasim.calibrating import calibrate_kernels, calibrate_step, step_run
+from parasim.calibrating import STACKS, calibrate_kernels, calibrate_step, step_run
 from parasim.cost.profile import Profile, load_profile
 from parasim.cost.timing import seconds
 from parasim.errors import Malformed, Refused, Unparsable
@@ -67,7 +67,7 @@ def test_a_case_without_samples_is_refused() -> None:
 def test_steps_give_back_the_numbers_that_priced_them() -> None:
     true = dict(zip(KEYS, (0.5, 0.3, 0.2, 0.7), strict=True)) | {"kernel_launch": 1e-5}
     profile = Profile("true", "gloo", {f"compute.{k}": Number(v, "1", "a test", "assumed") for k, v in true.items()})
-    workload = lower(step_run("small", "none", "fp32").plan)
+    workload = lower(step_run(STACKS["small"], "none", "fp32").plan)
     resolved = workload.program_of(0).resolved
     ops = [op for i in range(len(resolved)) if isinstance(op := resolved.op(i), Compute)]
     chip = load_cluster("loopback", 1).accelerator
@@ -133,7 +133,7 @@ def test_tiny_steps_write_a_profile_and_say_what_peak_they_mean(tmp_path, monkey
     text = calibrate_step(out, None, limit=60.0, tell=lambda _: None, sizes="tiny")
     assert "step, recompute none" in text and "step, recompute full" in text and "whose peaks were measured here" in text
     cluster = {"base": "loopback", "accelerator": str(tmp_path / "step.accelerator.yaml")}
-    run = step_run("tiny", "none", "fp32", cluster=cluster, profile=str(out))
+    run = step_run(STACKS["tiny"], "none", "fp32", cluster=cluster, profile=str(out))
     assert run.cluster.accelerator.name == "step-device"
     assert all(n.status == "fitted" for n in run.profile.numbers.values()) and run.profile.numbers
     sample = json.loads((tmp_path / "step.yaml.samples.jsonl").read_text().splitlines()[-1])["sample"]

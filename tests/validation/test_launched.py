@@ -1,0 +1,58 @@
+"""Where processes of torchrun and Slurm stand, and the jobs on two that torchrun starts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from parasim.cost.profile import load_profile
+from parasim.errors import Malformed, Refused
+from parasim.timeline import Timeline
+from validation.job import job
+from validation.launched import environment, first_host
+
+SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "41007", "SLURM_JOB_NODELIST": "gpu[07-08]"}
+
+
+@pytest.mark.parametrize(("nodes", "first"), [("gpu[07-09,12],login", "gpu07"), ("a,b", "a"), ("n1", "n1"), ("r[1-2]-ib", "r1-ib"), ("dgx-[3,5]", "dgx-3")])
+def test_the_first_host_of_a_list(nodes: str, first: str) -> None:
+    assert first_host(nodes) == first
+
+
+def test_slurm_variables_become_those_of_torchrun() -> None:
+    expected = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu07", "MASTER_PORT": "29507"}  # 29500 + 41007 mod 1000
+    assert environment("srun", SLURM) == expected
+    assert environment("srun", {**SLURM, "MASTER_ADDR": "head", "MASTER_PORT": "1234"}) == {**expected, "MASTER_ADDR": "head", "MASTER_PORT": "1234"}
+
+
+def test_refusals(tmp_path) -> None:
+    with pytest.raises(Refused, match=r"SLURM_JOB_NODELIST not set; start this with srun"):
+        environment("srun", {k: v for k, v in SLURM.items() if k != "SLURM_JOB_NODELIST"})
+    with pytest.raises(Refused, match=r"RANK, WORLD_SIZE.* not set; start this with torchrun"):
+        environment("torchrun", {})
+    with pytest.raises(Malformed, match="--launcher 'mpirun' is unknown"):
+        environment("mpirun", {})
+    with pytest.raises(Malformed, match="--launcher needs --out"):
+        job(launcher="torchrun")
+
+
+@pytest.mark.processes
+def test_two_processes_of_torchrun(tmp_path) -> None:
+    pytest.importorskip("torch")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    asked = ["-m", "validation", "job", "--launcher", "torchrun", "--runs", "1", "--out", str(tmp_path)]
+    done = subprocess.run([*launch, *asked], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "errors.json").read_text())["rows"]
+    assert [row["case"] for row in rows] == ["pp2-1f1b", "dp2-bucketed"]
+    for row in rows:
+        measured = Timeline.load(tmp_path / f"{row['case']}-measured.npz")
+        assert measured.meta["world"] == 2 and row["measured_s"] == measured.meta["makespans_s"][1]
+        assert row["error"] == pytest.approx(row["predicted_s"] / row["measured_s"] - 1)
+        assert row["measured_s"] > 0.2  # five slots of 40 ms, or eight layers of it, are slept at least
+    numbers = load_profile(tmp_path / "profile.yaml").numbers
+    assert {"p2p.latency", "collective.all_reduce.bandwidth_factor"} <= numbers.keys() and {n.status for n in numbers.values()} == {"fitted"}
+    assert done.stdout.count("pp2-1f1b") == 1  # rank 0 alone speaks
