@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from parasim.errors import Malformed, Unparsable
+from parasim.errors import Malformed, ParasimError, Unparsable
 
 from .row_layout import layout
 from .row_model import NotModelled, model
@@ -75,6 +75,8 @@ def to_case(row: Row) -> Case:
     """The run that `row` describes. Raises `NotModelled` with every reason at once, also where the row is no training step."""
     try:
         return _case(row)
+    except ParasimError as error:
+        raise NotModelled(" / ".join(str(error).splitlines())) from error
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise NotModelled(f"cannot be read: {type(error).__name__}: {error}") from error
 

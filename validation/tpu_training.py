@@ -26,7 +26,7 @@ from .tpu_sharding import Degrees, degrees, recompute
 
 DATA = Path(__file__).with_name("data")
 Tree = Mapping[str, Any]
-MOST_CHIPS = 2**17
+MOST_CHIPS, MOST_LAYERS, MOST = 2**17, 2**12, 2**50  # beyond that a typo is likelier
 UNGATED = ("gpt", "opt", "mpt", "palm", "nemotron")
 
 
@@ -73,13 +73,13 @@ def tpu_step(row: Tree) -> dict[str, Any]:
 
 
 def number(tree: Tree, key: str) -> float | None:
-    """A positive number, also where it is written as text; None where the key is absent, null or no such number."""
+    """A positive number of at most MOST, also where it is written as text; None where the key is absent, null or no such number."""
     value = tree.get(key)
     try:
         found = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else 0.0
     except (ValueError, OverflowError):
         return None
-    return found if isfinite(found) and found > 0 else None
+    return found if isfinite(found) and 0 < found <= MOST else None
 
 
 def slices_of(row: Tree, spec: Tree, notes: list[str]) -> tuple[int, int, tuple[int, ...]]:
@@ -139,6 +139,8 @@ def _model(row: Tree, tp: int, sequence: int, notes: list[str]) -> dict[str, Any
     """The model in the words of the other rows, completed as those are."""
     printed = {str(key).removeprefix("base_"): value for key, value in row["model_dims"].items()}
     sizes = {ours: next((v for n in names if (v := number(printed, n)) is not None), None) for ours, names in vocabulary()["sizes"].items()}
+    if (sizes["layers"] or 0) > MOST_LAYERS:
+        raise NotModelled(f"layers {sizes['layers']:g} are more than {MOST_LAYERS}")
     name, matrices = str(row.get("model") or "model"), number(printed, "mlp_matrices")
     given: dict[str, Any] = {key: sizes[key] for key in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab")}
     given |= {"name": name, "ffn_hidden": sizes["ffn"], "attention": printed.get("attention") or printed.get("attention_type")}
@@ -153,7 +155,7 @@ def _model(row: Tree, tp: int, sequence: int, notes: list[str]) -> dict[str, Any
         given["dense_layers"] = sizes["dense_layers"]
     out = model({"model": given, "sequence": sequence, "strategy": {"tp": tp}}, notes)
     apart = sizes["ffn"] and sizes["expert_ffn"] and sizes["ffn"] > sizes["expert_ffn"] and not out.get("experts", {}).get("dense_layers")
-    if sizes["shared_experts"] and apart:
+    if sizes["shared_experts"] and apart and "experts" in out:
         out["experts"]["shared_ffn"] = int(sizes["ffn"] or 0)  # what every token passes is as wide as the feed-forward (Gemma 4)
     return out
 
@@ -174,7 +176,7 @@ def _batch(row: Tree, chips: int, sequence: int, cores: int, cut: Degrees, notes
     if rest:
         raise NotModelled(f"global batch {count} is no multiple of {cut.dp} replicas")
     steps = int(number(config or {}, "gradient_accumulation_steps") or (cut.pp if cut.pp > 1 else 1))
-    if replica % steps:
+    if replica % steps or steps > MOST_LAYERS:
         notes.append(f"{steps} microbatches do not divide {replica} sequences: one")
         steps = 1
     return {"global": count, "micro": replica // steps, "sequence": sequence}, cut

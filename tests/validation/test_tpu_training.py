@@ -50,7 +50,7 @@ def test_slices_share_parameters_inside_and_replicate_over_the_network() -> None
     assert found.run["batch"] == {"global": 1024, "micro": 2, "sequence": 2048} and found.run["recompute"] == {"modules": "full"}
     assert found.run["dp"] == {"mode": "flat"} and "dp" not in case(1).run
     assert found.run["cluster"] == {"base": "tpu-v5e", "accelerator": "tpu-v5e", "torus": {"shapes": "16x16", "slices": 2}}
-    assert (found.stack, found.profile, found.family) == ("maxtext-tpu", "tpu", "tpu")
+    assert (found.stack, found.profile, found.family) == ("maxtext-tpu", "tpu-maxtext", "tpu")
     assert [(q.name, q.value) for q in found.measured] == [("step_time_s", 14.194)]
     assert count(found.run["model"]) == pytest.approx(62801313792, rel=1e-4)  # as published
 
@@ -136,7 +136,8 @@ def test_other_spellings_and_accelerators() -> None:
         ({"model_dims": None}, "not published: model_dims"),
         ({"model_dims": {}}, "not published: layers"),
         ({"chips": None, "slice": None, "topology": None}, "not published: chips"),
-        ({"chips": 1e12}, "more than"),
+        ({"chips": 1e6}, "more than"),
+        ({"model_dims": {"layers": 1e6, "hidden": 64, "heads": 1}}, "layers 1e.06 are more than 4096"),
         ({"dtype": "fp8_full"}, "no rate of 8-bit products"),
         ({"dtype": "int4"}, "dtype int4 is not modelled"),
         ({"ici_sharding": "fsdp=-1,tensor=7"}, "does not divide 256"),
