@@ -93,11 +93,11 @@ class Limits:
         """The least upper limit of memory; inf without one."""
         return min((v for n, s, v in self.rows if n == "peak_memory_bytes" and s in ("<=", "<")), default=float("inf"))
 
-    def layout(self, candidate: Candidate, but: Sequence[str] = ()) -> bool:
-        """Does a layout meet the rows about it, `but` some?"""
+    def layout(self, candidate: Candidate, chunks: int) -> bool:
+        """Does a layout, with `chunks` instead of its own, meet the rows about it?"""
         layout = candidate.layout
-        own = {"microbatches": layout.batch.microbatches, "micro": layout.batch.micro, "chunks": layout.pipeline.chunks}
-        return all(SIGNS[s](own[n] if n in own else getattr(layout.degrees, n), v) for n, s, v in self.rows if n in DEGREES and n not in but)
+        own = {"microbatches": layout.batch.microbatches, "micro": layout.batch.micro, "chunks": chunks}
+        return all(SIGNS[s](own[n] if n in own else getattr(layout.degrees, n), v) for n, s, v in self.rows if n in DEGREES)
 
     def reachable(self, step: float, flops: float, peak: float) -> bool:
         """Could a layout whose step takes at least `step` meet the rows about time? `peak` FLOP/s of all devices."""

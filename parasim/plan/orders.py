@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..parallel.layout import Layout
 from ..schedules import SCHEDULES, Cell, Pair, ScheduleInput, singles
 
 
@@ -35,20 +34,53 @@ def backwards(schedule: str) -> str:
     return "BIW" if "times" in row.knobs or {"B", "I"} <= found else "IW" if "I" in found else "B"
 
 
-def least_inflight(layout: Layout, rank_of: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Microbatches in flight per rank and stage at some instant, at least, int[ranks, stages], without making the orders.
+def least_inflight(schedule: str, pp: int, m: int, rank_of: NDArray[np.int64], *, grouped: bool = False) -> NDArray[np.int64]:
+    """Microbatches in flight per rank and stage when a rank begins its first backward, int[ranks, stages], without making the orders.
 
-    gpipe and looped-bfs: all; 1f1b and the zero-bubble schedules made from it: as many as ranks from here to the end; others: one of one stage.
+    At least: one of one stage for schedules that search, for sizes that a schedule refuses, and where groups of microbatches are `grouped` by hand.
     """
-    pp, m, name = layout.degrees.pp, layout.batch.microbatches, layout.pipeline.schedule
-    out = np.zeros((pp, len(rank_of)), dtype=np.int64)
-    if name in ("gpipe", "looped-bfs"):
-        out[rank_of, np.arange(len(rank_of))] = m
-    elif name in ("1f1b", "zb-h1", "zb-h2"):
-        out[np.arange(pp), np.arange(pp)] = np.minimum(m, pp - np.arange(pp))
+    stages, ranks = len(rank_of), np.arange(pp)
+    out = np.zeros((pp, stages), dtype=np.int64)
+    first = np.unique(rank_of, return_index=True)[1]
+    if schedule in ("gpipe", "looped-bfs"):
+        out[rank_of, np.arange(stages)] = m
+    elif schedule in WARM_UP:
+        out[ranks, ranks] = np.minimum(m, [WARM_UP[schedule](pp, r) for r in range(pp)])
+    elif schedule in DISTANCE and not grouped and m % max(1, m // pp) == 0:
+        for r in range(pp):
+            _virtual(out, r, m, DISTANCE[schedule] * (pp - 1 - r))
+    elif schedule in ("zb-v", "v-half", "dualpipe-v") or (schedule == "dualpipe" and pp % 2 == 0):
+        out = np.minimum(m if schedule != "dualpipe" else max(1, m // 2), _opening(schedule, pp))
     else:
-        first = np.unique(rank_of, return_index=True)[1]
-        out[np.arange(pp), first] = 1
+        out[ranks, first] = 1
+    return out
+
+
+WARM_UP = {"1f1b": lambda p, r: p - r, "zb-h1": lambda p, r: p - r, "zb-h2": lambda p, r: 2 * (p - r) - 1}  # forwards before the first backward
+
+
+DISTANCE = {"interleaved-1f1b": 2, "zb1p-interleaved": 1}  # forwards that a rank starts more than the next one
+
+
+def _virtual(out: NDArray[np.int64], rank: int, m: int, ahead: int) -> None:
+    """Into the row of a rank of an interleaved schedule the forwards before its first backward, `ahead` and one group per further chunk."""
+    pp, chunks = len(out), out.shape[1] // len(out)
+    group = m // max(1, m // pp)
+    k = np.arange(min(m * chunks, ahead + (chunks - 1) * group + 1))
+    np.add.at(out[rank], (k % (group * chunks) // group) * pp + rank, 1)
+
+
+@cache
+def _opening(schedule: str, pp: int) -> NDArray[np.int64]:
+    """The forwards before the first backward of schedules that open alike however many microbatches there are, 2 pp or more."""
+    given = ScheduleInput(pp, 4 * pp, 2)
+    stages = SCHEDULES[schedule].placement.stages(pp, 2)
+    out = np.zeros((pp, stages), dtype=np.int64)
+    for r, cells in SCHEDULES[schedule](given).items():
+        for kind, stage, _ in singles(cells):
+            if kind != "F":
+                break
+            out[r, stage] += 1
     return out
 
 

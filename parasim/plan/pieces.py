@@ -45,6 +45,9 @@ class Part:
     update: float = 0.0  # seconds of the optimizer's kernels
 
 
+NOTHING = Part({})
+
+
 @dataclass(frozen=True)
 class Body:
     """The parts of a microbatch; `message` bytes of a boundary."""
@@ -115,8 +118,8 @@ class Pieces:
             self._passes[key] = self._timed(layout, groups)
         return self._passes[key]
 
-    def least(self, layout: Layout, *, new: bool) -> dict[int, float]:
-        """Seconds of a forward and its backward by part, at least, whatever the schedule (one of OVERLAPPED, or any other) and the stage of ZeRO.
+    def least(self, layout: Layout, *, new: bool) -> dict[int, dict[str, float]]:
+        """Seconds of a forward and its whole backward by part and letter (F, B, R), at least, whatever the schedule (one of OVERLAPPED, or any other).
 
         `new`: some stage of ZeRO writes gradients anew. Input and weight gradients apart are the kernels of both together.
         """
@@ -125,9 +128,11 @@ class Pieces:
         if key not in self._passes:
             model, plain = shallow(self.run.plan.model), self._plain(layout)
             price, bodies = self._pricer(plain, groups), plain.program_of(0).bodies
-            found = (_by_part(model, bodies["F0"], "F", price), _by_part(model, _anew(bodies["B0"]) if new else bodies["B0"], "B", price))
-            self._passes[key] = {part: {"B": sum(f.get(part, 0.0) for f in found)} for part in {*found[0], *found[1]}}
-        return {part: row["B"] for part, row in self._passes[key].items()}
+            backward = _anew(bodies["B0"]) if new else bodies["B0"]
+            ways = {"F": (bodies["F0"], price), "B": (backward, price), "R": (backward, lambda op: price(op) if op.label.phase == "R" else 0.0)}
+            found = {letter: _by_part(model, body, letter, cost) for letter, (body, cost) in ways.items()}
+            self._passes[key] = {part: {x: found[x].get(part, 0.0) for x in "FBR"} for part in {*found["F"], *found["B"]}}
+        return self._passes[key]
 
     def _body_key(self, layout: Layout) -> tuple[object, ...]:
         d = layout.degrees

@@ -9,9 +9,10 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,15 @@ from ..lowering import lower
 from ..memory import memory_bound
 from ..model.layers import model_flops
 from ..report import Report, summarize
-from ..schedules import SCHEDULES
 from ..sim import simulate
 from .bounds import Bounds
 from .objective import Limits, Objective
 from .settings import sweep
-from .space import AXES, Candidate, Group, Space, axes, space, template
+from .space import AXES, Candidate, Group, Space, Way, axes, space, template
 
 MOST_OPS = 600_000  # ops that the engine replays for finalists, unless a number of runs is given
 MEMORY = "memory"
-# a group of layouts with one bound; a layout without its gradients; by the whole closed form; by a replay of its schedule
+# layouts of a group, bounded together; a layout without its gradients; by the whole closed form; by a replay of its schedule
 ALIKE, QUICK, CLOSED, SIMULATED_NEXT = range(4)
 
 
@@ -106,11 +106,12 @@ def search(
     top: int = 10,
     runs: int | None = None,
     critical_batch: float | None = None,
+    seconds: float = float("inf"),
 ) -> Search:
     """The `top` best layouts of the run at `path` on `devices` devices.
 
     A key set by an override is not varied. `varied` are `key=values` as in sweeps; `constraints` are as in `objective.Limits`. The engine runs until
-    the top is proven, or has run `runs` times (default: as often as MOST_OPS allow, and at least for one layout that fits).
+    the top is proven, has run `runs` times (default: as often as MOST_OPS allow), or `seconds` have passed, and at least for one layout that fits.
     Raises Malformed, Unparsable as `load` does; Refused where no layout is legal, fits and meets the constraints.
     """
     if devices < 1 or top < 1:
@@ -126,7 +127,7 @@ def search(
         why = "; ".join(legal.example.values()) or "no combination of the values to vary uses all devices"
         raise Refused(f"none of {legal.enumerated} layouts is legal: {why}")
     run = _first(start, legal)
-    _Searcher(out, run, limits, runs).go()
+    _Searcher(out, run, limits, runs, seconds).go()
     if not out.best:
         raise Refused(_nothing(out, run))
     return out
@@ -151,15 +152,26 @@ def _nothing(out: Search, run: Run) -> str:
     return f"none of {out.space.enumerated} layouts is legal, fits and meets the constraints ({reasons}){miss}"
 
 
+@dataclass(frozen=True)
+class Rest:
+    """What is left of a group: its ways, the lowest bound first, and their bounds; those from `at` on."""
+
+    group: Group
+    ways: tuple[Way, ...]
+    bounds: tuple[float, ...]
+    at: int = 0
+
+
 class _Searcher:
     """One search under way."""
 
-    def __init__(self, out: Search, run: Run, limits: Limits, runs: int | None) -> None:
+    def __init__(self, out: Search, run: Run, limits: Limits, runs: int | None, seconds: float) -> None:
         self.out, self.run, self.limits, self.runs = out, run, limits, runs
         self.bounds = Bounds(run)
         self.capacity = min(run.cluster.accelerator.memory.value, limits.memory)
         self.heap: list[tuple[float, int, int, Any]] = []
         self.pushed = self.ops = self.ran = 0
+        self.until = monotonic() + seconds
         batch = run.plan.layout.batch
         self.flops = model_flops(run.plan.model, batch.global_ * max(batch.sequence, 1), batch.sequence)
         self.peak = float(run.cluster.accelerator.peak(run.plan.layout.compute_dtype)) * out.devices
@@ -167,7 +179,7 @@ class _Searcher:
     def go(self) -> None:
         """Bound all, then simulate the most promising until the top is proven or the means are used up."""
         for group in self.out.space.groups:
-            self._push(group)
+            self._group(group)
         while self.heap:
             bound, tier, _, what = self.heap[0]
             if bound >= self._worst_of_top() or (self._spent() and self.out.best):
@@ -177,44 +189,50 @@ class _Searcher:
         self._finish()
 
     def _finish(self) -> None:
-        """Better bounds for the first of those that were not simulated, as long as they matter for the gap; then count what is left."""
+        """Better bounds for the first of those that were not simulated, as long as they matter for the gap and time is left; then count what is left."""
         best = self.out.best[0].score if self.out.best else float("inf")
-        while self.heap and self.heap[0][1] != SIMULATED_NEXT and self.heap[0][0] < best:
+        while self.heap and self.heap[0][1] != SIMULATED_NEXT and self.heap[0][0] < best and monotonic() < self.until:
             bound, tier, _, what = heapq.heappop(self.heap)
             self._next(tier, what, bound)
-        self.out.bounded = sum(len(what.ways) if isinstance(what, Group) else 1 for *_, what in self.heap)
+        self.out.bounded = sum(len(what.ways) - what.at if isinstance(what, Rest) else 1 for *_, what in self.heap)
         self.out.lowest = self.heap[0][0] if self.heap else float("inf")
 
     def _next(self, tier: int, what: Any, bound: float) -> None:
         """What comes after a bound of `tier`: a better one, or the engine."""
-        if tier == ALIKE:
-            for way in what.ways:
-                self._quick(self.out.space.candidate(what, way), bound)
-        else:
-            {QUICK: self._closed, CLOSED: self._replayed, SIMULATED_NEXT: self._simulate}[tier](what, bound)
+        {ALIKE: self._first_of, QUICK: self._closed, CLOSED: self._replayed, SIMULATED_NEXT: self._simulate}[tier](what, bound)
 
-    def _add(self, bound: float, tier: int, what: Group | Candidate) -> None:
+    def _add(self, bound: float, tier: int, what: Rest | Candidate) -> None:
         self.pushed += 1
         heapq.heappush(self.heap, (bound, tier, self.pushed, what))
 
-    def _push(self, group: Group) -> None:
-        first = self.out.space.candidate(group, max(group.ways, key=lambda way: way.zero))
-        if not self.limits.layout(first, but=("chunks",)):
-            self.out.refused["constraint"] += len(group.ways)
+    def _group(self, group: Group) -> None:
+        """Bounds for all ways of a group at once."""
+        first = self.out.space.candidate(group, group.ways[0])
+        ways = [way for way in group.ways if self.limits.layout(first, chunks=way.chunks)]
+        self.out.refused["constraint"] += len(group.ways) - len(ways)
+        if not ways:
             return
-        stages = [SCHEDULES[way.schedule].placement.stages(first.layout.degrees.pp, way.chunks) // first.layout.degrees.pp for way in group.ways]
-        step, memory = self.bounds.group(first.layout, stages, {way.zero for way in group.ways})
-        if memory > self.capacity:
-            self._miss(first, memory, len(group.ways))
-        elif not self.limits.reachable(step, self.flops, self.peak):
-            self.out.refused["constraint"] += len(group.ways)
-        else:
-            self._add(self.out.objective.score(step, memory, first.layout), ALIKE, group)
+        steps, nbytes = self.bounds.ways(first.layout, ways)
+        large = nbytes > self.capacity
+        if large.any():
+            least = int(np.where(large, nbytes, np.inf).argmin())
+            self._miss(self.out.space.candidate(group, ways[least]), float(nbytes[least]), int(large.sum()))
+        score = self.out.objective.score
+        rows = []
+        for i in np.flatnonzero(~large).tolist():
+            if self.limits.reachable(float(steps[i]), self.flops, self.peak):
+                rows.append((score(float(steps[i]), float(nbytes[i]), first.layout), ways[i]))
+            else:
+                self.out.refused["constraint"] += 1
+        if rows:
+            rows.sort(key=lambda row: row[0])
+            self._add(rows[0][0], ALIKE, Rest(group, tuple(way for _, way in rows), tuple(bound for bound, _ in rows)))
 
-    def _quick(self, candidate: Candidate, bound: float) -> None:
-        if not self.limits.layout(candidate):
-            self.out.refused["constraint"] += 1
-            return
+    def _first_of(self, rest: Rest, bound: float) -> None:
+        """The first layout of a group apart from the others."""
+        if rest.at + 1 < len(rest.ways):
+            self._add(rest.bounds[rest.at + 1], ALIKE, replace(rest, at=rest.at + 1))
+        candidate = self.out.space.candidate(rest.group, rest.ways[rest.at])
         memory = self.bounds.memory(candidate.layout)
         if memory > self.capacity:
             self._miss(candidate, memory)
@@ -250,7 +268,7 @@ class _Searcher:
         return best[self.out.top - 1].score if len(best) >= self.out.top else float("inf")
 
     def _spent(self) -> bool:
-        return self.ran >= self.runs if self.runs is not None else self.ops >= MOST_OPS
+        return monotonic() >= self.until or (self.ran >= self.runs if self.runs is not None else self.ops >= MOST_OPS)
 
     def _simulate(self, candidate: Candidate, bound: float) -> None:
         try:
