@@ -197,6 +197,7 @@ def search(
     top: Annotated[int, typer.Option(min=1, help="Layouts to list.")] = 10,
     runs: Annotated[int | None, typer.Option(min=1, help="Most runs of the engine; default: by the size of the run.")] = None,
     critical_batch: Annotated[float | None, typer.Option(min=1, metavar="TOKENS", help="For time-to-target; default: critical_batch of the run file.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Start nothing new after so many seconds, and say how far the first may be from the best.")] = 25.0,
     json: AsJson = False,
 ) -> None:
     """The best layouts of a run on so many devices: bounds for all, simulation for finalists."""
@@ -204,6 +205,7 @@ def search(
     from .plan.search_report import as_text, to_json
 
     more = {"varied": varied or (), "objective": objective, "constraints": constraints or (), "top": top, "runs": runs, "critical_batch": critical_batch}
+    more["seconds"] = seconds
     found = search_layouts(file, overrides or (), devices, **more)
     _print_json(to_json(found)) if json else _print(as_text(found))
 

@@ -118,7 +118,7 @@ class Bounds:
         laid: Depth = self._kept[key]
         rows, zeros = [pairs.index((w.schedule, w.chunks)) for w in ways], [w.zero for w in ways]
         times = self.pieces.least(layout, new=max(zeros) >= 2 and d.replicas > 1)
-        seconds = laid.seconds(Times(*(by_part(times, x) for x in "FBR")), m, steady=layout.zero.overlap_gather)
+        seconds = laid.seconds(Times(*(by_part(times, x) for x in "FBRLC")), m, steady=layout.zero.overlap_gather)
         return seconds[rows] * SAFE, laid.bytes(self._sizes(layout))[rows, zeros] * SAFE
 
     def _sizes(self, layout: Layout) -> Sizes:
@@ -345,4 +345,3 @@ class Bounds:
         if key not in self._kept:
             self._kept[key] = min(collective_seconds(self._planned(op, n, d), self.run.cluster, self.run.profile) / n for n in SIZES)
         return float(self._kept[key])
-

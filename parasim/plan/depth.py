@@ -16,17 +16,23 @@ from ..parallel.placement import split_layers, stage_bounds
 from ..schedules import BIDIRECTIONAL, SCHEDULES
 from .orders import backwards, least_inflight
 from .pieces import FIRST, LAST
+from .space import OVERLAPPED
 
 Floats = NDArray[np.float64]
 PARTS = (0, 1, FIRST, LAST)  # the columns
 
 
 class Times(NamedTuple):
-    """Seconds by part, float[4]: a forward, a whole backward, and what of a backward repeats the forward (see `pieces`)."""
+    """Seconds by part, float[4]: a forward, a whole backward, what of a backward repeats the forward (see `pieces`).
+
+    Of overlapped schedules also what a link moves of both, and the messages that nothing hides outside a pair.
+    """
 
     forward: Floats
     backward: Floats
     again: Floats
+    moved: Floats
+    messages: Floats
 
 
 class Sizes(NamedTuple):
@@ -43,6 +49,7 @@ class Depth:
 
     fill: parts that a microbatch passes before it reaches the rank, from either end of a schedule that has two (float[2, rows, 4]); work: parts of a
     microbatch; drain: parts of its backward after the rank's, `again` the last layers of these stages (none where a schedule may cut backwards apart).
+    alone: parts of forwards, and as many of backwards, outside the pairs of an overlapped schedule.
     held: parts whose state the rank holds; active: parts in flight at some instant; arrived: of these those of stage 0 (its last output leaves it).
     """
 
@@ -51,13 +58,15 @@ class Depth:
     work: Floats
     drain: Floats
     again: Floats
+    alone: Floats
     held: Floats
     active: Floats
     arrived: Floats
 
     def seconds(self, times: Times, microbatches: int, *, steady: bool) -> Floats:
         """Seconds that a step takes at least, float[schedules]; `steady`: as one of many, whose ends overlap."""
-        busy = microbatches * (self.work @ (times.forward + times.backward))
+        kernels = microbatches * (self.work @ (times.forward + times.backward))
+        busy = np.maximum(kernels + self.alone @ times.messages, microbatches * (self.work @ times.moved))
         if not steady:
             busy = busy + (self.fill @ times.forward).min(axis=0) + self.drain @ times.backward - self.again @ times.again
         return np.asarray(np.maximum.reduceat(busy, self.begins))
@@ -100,4 +109,18 @@ def _rows(kinds: list[int], pp: int, microbatches: int, schedule: str, chunks: i
     inflight = least_inflight(schedule, pp, microbatches, rank_of, grouped=grouped)
     arrived = inflight[:, 0].astype(np.float64) if stages > 1 else np.zeros(pp)
     fill = np.stack([before, before[::-1] if two else before])
-    return fill, both / 2 if two else both, before * whole, lasts * whole, both, inflight @ parts, arrived
+    return fill, both / 2 if two else both, before * whole, lasts * whole, _alone(schedule, rank_of, parts, microbatches), both, inflight @ parts, arrived
+
+
+def _alone(schedule: str, rank_of: NDArray[np.int64], parts: Floats, microbatches: int) -> Floats:
+    """Parts outside the pairs: at least those of the smaller of a rank's two stages, as often as `eight_phases` says."""
+    pp = int(rank_of.max()) + 1
+    if schedule not in OVERLAPPED:
+        return np.zeros((pp, len(PARTS)))
+    two = SCHEDULES[schedule].placement is BIDIRECTIONAL
+    half = pp // 2 if two else pp
+    ranks = np.arange(pp)
+    distance = half - 1 - (np.minimum(ranks, ranks[::-1]) if two else ranks)
+    smaller = np.minimum(parts[ranks], parts[len(rank_of) - 1 - ranks])
+    times = np.minimum(2 * half + distance, microbatches if two else 2 * microbatches)
+    return np.asarray(times[:, None] * smaller)

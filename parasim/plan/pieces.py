@@ -8,12 +8,14 @@ Of schedules of OVERLAPPED only compute counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
 
+from ..collectives.plan import CollectivePlan, capacity
 from ..collectives.plan import plan as collective_plan
 from ..collectives.plan import seconds as collective_seconds
 from ..config import Plan, Run
@@ -77,7 +79,7 @@ class Pieces:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._lowered: dict[object, Workload] = {}
-        self._priced: dict[object, float] = {}
+        self._plans: dict[object, CollectivePlan] = {}
         self._bodies: dict[object, Body] = {}
         self._rises: dict[object, float] = {}
         self._passes: dict[object, dict[int, dict[str, float]]] = {}
@@ -121,18 +123,61 @@ class Pieces:
     def least(self, layout: Layout, *, new: bool) -> dict[int, dict[str, float]]:
         """Seconds of a forward and its whole backward by part and letter (F, B, R), at least, whatever the schedule (one of OVERLAPPED, or any other).
 
-        `new`: some stage of ZeRO writes gradients anew. Input and weight gradients apart are the kernels of both together.
+        `new`: some stage of ZeRO writes gradients anew. Input and weight gradients apart are the kernels of both together. Of OVERLAPPED, F and B are
+        kernels; L the seconds in which the messages of both move over one link of the rank, C those of both outside a pair, where nothing hides them.
         """
-        groups = self._groups(layout.degrees) if layout.pipeline.schedule not in OVERLAPPED else {}
-        key = ("least", *self._body_key(layout), new, tuple(groups.items()))
+        paired = layout.pipeline.schedule in OVERLAPPED
+        groups = self._groups(layout.degrees)
+        key = ("least", *self._body_key(layout), new, paired, tuple(groups.items()))
         if key not in self._passes:
             model, plain = shallow(self.run.plan.model), self._plain(layout)
-            price, bodies = self._pricer(plain, groups), plain.program_of(0).bodies
+            price, bodies = self._pricer(plain, {} if paired else groups), plain.program_of(0).bodies
             backward = _anew(bodies["B0"]) if new else bodies["B0"]
             ways = {"F": (bodies["F0"], price), "B": (backward, price), "R": (backward, lambda op: price(op) if op.label.phase == "R" else 0.0)}
             found = {letter: _by_part(model, body, letter, cost) for letter, (body, cost) in ways.items()}
-            self._passes[key] = {part: {x: found[x].get(part, 0.0) for x in "FBR"} for part in {*found["F"], *found["B"]}}
+            if paired:
+                full = self._pricer(plain, groups)
+                there, back = (_by_part(model, bodies[f"{letter}0"], letter, lambda op: full(op) if isinstance(op, Collective) else 0.0) for letter in "FB")
+                found |= {"L": self._moved(layout, plain), "C": {part: there.get(part, 0.0) + back.get(part, 0.0) for part in {*there, *back}}}
+            self._passes[key] = {part: {x: row.get(part, 0.0) for x, row in found.items()} for part in {*found["F"], *found["B"]}}
         return self._passes[key]
+
+    def _moved(self, layout: Layout, plain: Workload) -> dict[int, float]:
+        """Seconds by part in which the collectives of a forward and its backward keep a link of the rank busy: one that carries most of the layers'."""
+        model, groups, program = shallow(self.run.plan.model), self._groups(layout.degrees), plain.program_of(0)
+        each: dict[int, list[float]] = {}
+        for ranks in range(max(map(len, groups.values()), default=0)):
+            sums: dict[int, dict[int, float]] = {}
+            for letter in "FB":
+                ops = program.bodies[f"{letter}0"]
+                for op, part in zip(ops, _part_of(model, [o.label.layer for o in ops], letter), strict=True):
+                    if part is not None and isinstance(op, Collective) and op.group in groups:
+                        for link, s in self._links(plain, op, groups[op.group][min(ranks, len(groups[op.group]) - 1)]).items():
+                            sums.setdefault(link, {})[part] = sums.get(link, {}).get(part, 0.0) + s
+            busiest = max(sums.values(), key=lambda row: row.get(0, 0.0) + row.get(1, 0.0), default={})
+            for part in (0, 1, FIRST, LAST):
+                each.setdefault(part, []).append(busiest.get(part, 0.0))
+        layers = Counter(kind(model, n) for n in range(model.layers))
+        return {part: min(row) / layers.get(part, 1) for part, row in each.items()}
+
+    def _links(self, workload: Workload, op: Collective, ranks: tuple[int, ...]) -> dict[int, float]:
+        """Seconds that `op` among `ranks` keeps each link busy."""
+        cluster, profile = self.run.cluster, self.run.profile
+        made, free, out = self._planned(workload, op, ranks), capacity(cluster, profile), dict[int, float]()
+        for phase in made.phases:
+            for link, weight in phase.weights:
+                out[link] = out.get(link, 0.0) + phase.bytes * weight / float(free[link])
+        return out
+
+    def _planned(self, workload: Workload, op: Collective, ranks: tuple[int, ...]) -> CollectivePlan:
+        """The plan of `op` among `ranks`, kept."""
+        size, shares = collective_size(workload.program_of(0), op), workload.loads[op.load] if op.load else None
+        key = (op.op, size.nbytes, size.copies, op.root, ranks, None if shares is None else shares.tobytes())
+        if key not in self._plans:
+            cluster, profile = self.run.cluster, self.run.profile
+            members = [cluster.devices[r] for r in ranks]
+            self._plans[key] = collective_plan(op.op, float(size.nbytes), members, cluster, profile, root=op.root, shares=shares, copies=size.copies)
+        return self._plans[key]
 
     def _body_key(self, layout: Layout) -> tuple[object, ...]:
         d = layout.degrees
@@ -194,7 +239,7 @@ class Pieces:
 
     def _pricer(self, workload: Workload, groups: Groups) -> Callable[[Op], float]:
         cluster, profile = self.run.cluster, self.run.profile
-        program, overhead = workload.program_of(0), profile.get("compute.op_overhead", 0.0)
+        overhead = profile.get("compute.op_overhead", 0.0)
         slowest = min([1.0, *cluster.slowdown.values()])
 
         def price(op: Op) -> float:
@@ -202,13 +247,8 @@ class Pieces:
                 return slowest * (overhead + sum(kernel_seconds(k, cluster.accelerator, profile) for k in op.kernels))
             if not isinstance(op, Collective) or op.group not in groups:
                 return 0.0
-            size, shares = collective_size(program, op), workload.loads[op.load] if op.load else None
-            key = (op.op, size.nbytes, size.copies, op.root, groups[op.group], None if shares is None else shares.tobytes())
-            if key not in self._priced:
-                members = ([cluster.devices[r] for r in ranks] for ranks in dict.fromkeys(groups[op.group]))
-                plans = (collective_plan(op.op, float(size.nbytes), m, cluster, profile, root=op.root, shares=shares, copies=size.copies) for m in members)
-                self._priced[key] = min(collective_seconds(p, cluster, profile) for p in plans)
-            return self._priced[key]
+            plans = (self._planned(workload, op, ranks) for ranks in dict.fromkeys(groups[op.group]))
+            return min(collective_seconds(p, cluster, profile) for p in plans)
 
         return price
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -15,11 +16,12 @@ from parasim.errors import InvalidLayout, Malformed, Refused
 from parasim.lowering import lower
 from parasim.plan.bounds import Bounds
 from parasim.plan.objective import Limits
+from parasim.plan.orders import least_inflight
 from parasim.plan.search import search
 from parasim.plan.search_report import as_text, to_json
 from parasim.plan.space import AXES, Space, axes, space, template
 from parasim.report import Report, summarize
-from parasim.schedules import SCHEDULES
+from parasim.schedules import SCHEDULES, ScheduleInput, singles
 from parasim.sim import simulate
 
 DENSE = {"kind": "transformer", "layers": 6, "hidden": 512, "heads": 8, "kv_heads": 4, "vocab": 1024, "ffn": 2048}
@@ -56,7 +58,7 @@ def spaces(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Run, Bounds, 
 @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(which=st.integers(0, 2), number=st.integers(0, 10**6), way=st.integers(0, 10**6))
 def test_bounds_are_below_what_the_engine_says(spaces: list[tuple[Run, Bounds, Space]], which: int, number: int, way: int) -> None:
-    """Bound of the group <= closed form <= replay <= simulated step, and so for peak memory; the layout is what the configuration resolves."""
+    """Bound of the way <= step, closed form <= replay <= simulated step, and so for peak memory; the layout is what the configuration resolves."""
     run, bounds, found = spaces[which]
     group = found.groups[number % len(found.groups)]
     candidate = found.candidate(group, group.ways[way % len(group.ways)])
@@ -67,9 +69,30 @@ def test_bounds_are_below_what_the_engine_says(spaces: list[tuple[Run, Bounds, S
     except InvalidLayout:  # by a rule of its schedule, which the space leaves to those that may win
         return
     layout = candidate.layout
-    step, memory = bounds.group(layout, [SCHEDULES[w.schedule].placement.stages(layout.degrees.pp, w.chunks) for w in group.ways], {w.zero for w in group.ways})
-    assert 0 < step <= bounds.quick(layout) <= bounds.step(layout) <= bounds.refined(layout) <= report.step_time, candidate.name
-    assert 0 < memory <= bounds.memory(layout) <= bounds.refined_memory(layout) <= report.memory.peak.nbytes, candidate.name
+    steps, nbytes = bounds.ways(candidate.layout, group.ways)
+    step, memory = steps[way % len(group.ways)], nbytes[way % len(group.ways)]
+    assert 0 < step <= report.step_time and 0 < memory <= report.memory.peak.nbytes, candidate.name
+    assert bounds.quick(layout) <= bounds.step(layout) <= bounds.refined(layout) <= report.step_time, candidate.name
+    assert bounds.memory(layout) <= bounds.refined_memory(layout) <= report.memory.peak.nbytes, candidate.name
+
+
+@pytest.mark.parametrize("schedule", sorted(set(SCHEDULES) - {"naive"}))
+def test_what_is_in_flight_at_least_is_in_flight_at_some_instant(schedule: str) -> None:
+    """Of every rank, for 2 to 6 ranks: the count of each stage is reached, all at once, by the very order of the schedule."""
+    row = SCHEDULES[schedule]
+    for p, m, chunks in ((p, m, c) for p in (2, 3, 4, 6) for m in (1, 3, 4, 12, 13) for c in ([row.chunks] if row.fixed else [2, 3])):
+        stages = row.placement.stages(p, chunks)
+        least = least_inflight(schedule, p, m, np.array([row.placement.rank(s, 0, p, m) for s in range(stages)]))
+        try:
+            made = row(ScheduleInput(p, m, chunks, times=(1.0, 1.0, 1.0) if "times" in row.knobs else None))
+        except InvalidLayout:
+            continue
+        for r in range(p):
+            alive, reached = np.zeros(stages, dtype=int), False
+            for kind, stage, _ in singles(made[r]):
+                reached |= bool((alive >= least[r]).all())
+                alive[stage] += (kind == "F") - (kind in "BI")
+            assert reached, (p, m, chunks, r)
 
 
 NARROW = ["pipeline.schedule=1f1b,zb-auto,dualpipe-v", "pipeline.chunks=2", "zero.stage=0,1", "batch.micro=2", "recompute=none", "parallel.tp=1,2"]
