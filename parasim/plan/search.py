@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -199,7 +199,8 @@ class _Searcher:
 
     def _next(self, tier: int, what: Any, bound: float) -> None:
         """What comes after a bound of `tier`: a better one, or the engine."""
-        {ALIKE: self._first_of, QUICK: self._closed, CLOSED: self._replayed, SIMULATED_NEXT: self._simulate}[tier](what, bound)
+        steps: dict[int, Callable[[Any, float], None]] = {ALIKE: self._first_of, QUICK: self._closed, CLOSED: self._replayed, SIMULATED_NEXT: self._simulate}
+        steps[tier](what, bound)
 
     def _add(self, bound: float, tier: int, what: Rest | Candidate) -> None:
         self.pushed += 1
