@@ -210,7 +210,8 @@ class _Searcher:
         """Bounds for all ways of a group at once."""
         first = self.out.space.candidate(group, group.ways[0])
         ways = [way for way in group.ways if self.limits.layout(first, chunks=way.chunks)]
-        self.out.refused["constraint"] += len(group.ways) - len(ways)
+        if len(ways) < len(group.ways):
+            self.out.refused["constraint"] += len(group.ways) - len(ways)
         if not ways:
             return
         steps, nbytes = self.bounds.ways(first.layout, ways)

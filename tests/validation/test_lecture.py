@@ -17,7 +17,7 @@ from validation.rows import read_rows
 ROWS = {str(row["id"]): row for row in read_rows(DATA / "lecture.jsonl")}
 
 
-@pytest.mark.parametrize("name", ["pp-peak-inflight", "zero-7.5b-64-stage2", "fsdp-exposed-example", "dp-limit"])
+@pytest.mark.parametrize("name", ["pp-peak-inflight", "zero-7.5b-64-stage2", "fsdp-exposed-example", "dp-limit", "megatron-8x8"])
 def test_rows_pass(name: str) -> None:
     judged = judge(ROWS[name])
     assert judged.verdict == "pass" and judged.values, judged
