@@ -30,6 +30,7 @@ from .settings import sweep
 from .space import AXES, Candidate, Group, Space, Way, axes, space, template
 
 MOST_OPS = 600_000  # ops that the engine replays for finalists, unless a number of runs is given
+EARLY = 64  # layouts looked at for one that is soon simulated
 MEMORY = "memory"
 # layouts of a group, bounded together; a layout without its gradients; by the whole closed form; by a replay of its schedule
 ALIKE, QUICK, CLOSED, SIMULATED_NEXT = range(4)
@@ -180,6 +181,8 @@ class _Searcher:
         """Bound all, then simulate the most promising until the top is proven or the means are used up."""
         for group in self.out.space.groups:
             self._group(group)
+        if self.until < float("inf"):
+            self._early()
         while self.heap:
             bound, tier, _, what = self.heap[0]
             if bound >= self._worst_of_top() or (self._spent() and self.out.best):
@@ -187,6 +190,23 @@ class _Searcher:
             heapq.heappop(self.heap)
             self._next(tier, what, bound)
         self._finish()
+
+    def _early(self) -> None:
+        """Simulate what is soon simulated, the most promising of 1f1b without ZeRO 2 and 3, so that there is an answer when time is up."""
+        rests: list[Rest] = [what for *_, what in self.heap]
+        plain = sorted(
+            (b, n, i) for n, r in enumerate(rests) for i, (w, b) in enumerate(zip(r.ways, r.bounds, strict=True)) if w.schedule == "1f1b" and w.zero < 2
+        )
+        for bound, n, i in plain[:EARLY]:
+            candidate = self.out.space.candidate(rests[n].group, rests[n].ways[i])
+            if self.bounds.refined_memory(candidate.layout) > self.capacity:
+                continue
+            self._simulate(candidate, bound)
+            kept = [k for k in range(len(rests[n].ways)) if k != i]
+            rests[n] = Rest(rests[n].group, tuple(rests[n].ways[k] for k in kept), tuple(rests[n].bounds[k] for k in kept))
+            break
+        self.heap = [(rest.bounds[0], ALIKE, n, rest) for n, rest in enumerate(rests) if rest.ways]
+        heapq.heapify(self.heap)
 
     def _finish(self) -> None:
         """Better bounds for the first of those that were not simulated, as long as they matter for the gap and time is left; then count what is left."""
