@@ -170,7 +170,13 @@ def _batch(model: Model, layout: Layout) -> Iterator[Violation]:
 
 def beyond_batch(global_: int, dp: int) -> Violation:
     """The refusal of more replicas than a batch has sequences."""
-    return Violation("parallel.dp", str(dp), f"is more than batch.global={global_}; a rank needs at least one sequence", f"legal: at most {global_}")
+    return Violation(
+        "parallel.dp",
+        str(dp),
+        f"is more than batch.global={global_}; a rank needs at least one sequence",
+        f"legal: at most {global_}",
+        {"largest_legal_dp": global_},
+    )
 
 
 def batch_violation(global_: int, micro: int, dp: int) -> Violation:

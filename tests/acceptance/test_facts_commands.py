@@ -44,6 +44,8 @@ def test_a_broken_batch_as_data(cli: Cli) -> None:
     (row,) = found["violations"]
     assert row["slices"] == [17, 17, *[16] * 6] and sum(row["weights"]) == pytest.approx(1) and row["largest_legal_dp"] == 5
     assert row["largest_legal_batch"] == 128
+    (row,) = asked(cli, "check", "run.yaml", "--set", "batch.global=4", code=1)["violations"]
+    assert row["field"] == "parallel.dp" and row["largest_legal_dp"] == 4  # one sequence per rank
 
 
 def test_schedules_beside_each_other(cli: Cli) -> None:
