@@ -51,7 +51,9 @@ def test_layer_times_are_of_one_microbatch() -> None:
 
 def test_what_a_source_does_not_print_is_assumed_and_said() -> None:
     case = to_case(rows("megatron_readme_h100")["megatron_readme_h100-0001"])
-    assert case.run["batch"]["micro"] == 4 and case.run["zero"] == {"stage": 1} and case.run["dp"]["mode"] == "bucketed"
+    assert case.run["batch"]["micro"] == 4 and case.run["dp"]["mode"] == "bucketed"
+    assert case.run["zero"] == {"stage": 1, "overlap_gather": True}  # it prints "overlap: ... param-gather"
+    assert any("user buffers" in note for note in case.assumptions)
     assert any("micro-batch" in note for note in case.assumptions) and any("recompute" in note for note in case.assumptions)
 
 
@@ -75,7 +77,23 @@ def test_layouts(plain: dict[str, Any]) -> None:
     assert piped == {"schedule": "interleaved-1f1b", "chunks": 2, "comm": "async"}  # 48 layers over 8 stages
     redis = change(plain, "strategy", tp=1, pp=8, dp=1, micro_batch=1, schedule="1f1b", vocab_method="redis")
     layers = to_case(change(redis, "model", vocab=262144)).run["pipeline"]["layers"]
-    assert layers == [6, 6, 6, 6, 6, 6, 6, 6] or (sum(layers) == 48 and layers[-1] == round((48 + 262144 / 73728) / 8 - 262144 / 73728))  # head: V / 12 h
+    assert layers == [7, 7, 7, 6, 6, 6, 6, 3]  # the head is V / 12 h = 3.56 layers: (48 + 3.56) / 8 - 3.56 = 2.9 are left for the last stage
+
+
+def test_nanotron_deals_out_layers_by_cost() -> None:
+    """32 layers of 4 h^2 + 3 h f = 243.3e6 weights, a head of V h = 536.9e6, 2.2 layers: 34.2 / 4 = 8.55 a rank, which takes layers until it passes
+    8.55, 17.1, 25.7."""
+    found = [to_case(row).run for row in rows("ultrascale_nanotron").values()]
+    assert {tuple(r["pipeline"]["layers"]) for r in found if r["parallel"]["pp"] == 4} == {(9, 9, 8, 6)}
+    assert {tuple(r["pipeline"]["layers"]) for r in found if r["parallel"]["pp"] == 2} == {(18, 14)}
+    assert all(r["tensor"]["async"] for r in found if r["parallel"]["tp"] > 1)  # they print tp_async
+
+
+def test_a_sequence_that_is_not_published_is_the_usual_one() -> None:
+    v100 = change(rows("megatron_sc21")["megatron_sc21-0000"], "cluster", accelerator="V100-32GB-SXM3")
+    for row, tokens in ((v100, 1024), (rows("megatron_sc21")["megatron_sc21-0000"], 2048)):
+        case = to_case({**row, "sequence": None})
+        assert case.run["batch"]["sequence"] == tokens and f"sequence not published: {tokens}" in case.assumptions
 
 
 def test_ends_of_a_pipeline_may_hold_the_embedding_or_the_head_alone() -> None:
