@@ -41,6 +41,7 @@ COLLECTIVE_ALGORITHMS = (
     "dissemination",
     "halving-doubling",
     "hierarchical",
+    "hierarchical-overlapped",
     "hierarchical-pipelined",
     "hierarchical-tree",
     "nvls",
