@@ -137,7 +137,8 @@ def test_all_reduce_of_100_mb(cli: Cli, algorithm: str) -> None:
 def test_schedule_json(cli: Cli) -> None:
     answer = cli("schedule", "--name", "1f1b", "--ranks", "4", "--microbatches", "8", "--times", "1,1,1", "--json")
     out = json.loads(answer.out)
-    assert list(out) == ["schema", "makespan", "bubble_s", "ideal_over_makespan", "busy", "comm_s", "over", "bubble_makespan", "bubble_span", "bubble_over_ideal",
+    assert list(out) == ["schema", "makespan", "bubble_s", "ideal_over_makespan", "busy", "comm_s", "over", "bubble_makespan", "bubble_span",
+                         "bubble_over_ideal",
                          "rank_start", "rank_end", "peak_inflight", "peak_inflight_to_input_grad", "orders", "deadlock"]  # fmt: skip
     assert out["busy"] == [pytest.approx(24 / 33)] * 4 and out["bubble_s"] == 33 - 24  # 8 x (1 + 1 + 1) of 8 x 3 + 3 x 3
     assert out["makespan"] == 33 and out["deadlock"] is None and out["orders"][3][:2] == ["3F0", "3B0"]
