@@ -144,7 +144,7 @@ def test_tiny_steps_write_a_profile_and_say_what_peak_they_mean(tmp_path, monkey
 def test_an_interrupt_keeps_the_samples(tmp_path) -> None:
     out = tmp_path / "k.yaml"
     out.write_text("earlier: results\n")
-    command = [sys.executable, "-m", "parasim", "calibrate", "kernels", "--accelerator", "cpu", "--sizes", "tiny", "--out", str(out)]
+    command = [sys.executable, "-m", "parasim", "calibrate", "kernels", "--accelerator", "cpu", "--out", str(out)]
     process = subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, stderr=subprocess.PIPE, text=True)
     samples = tmp_path / "k.yaml.samples.jsonl"
     end = time.monotonic() + 60
