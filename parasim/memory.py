@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .cost.pricing import PRICES
 from .program.edges import Resolved
 from .program.ops import CATEGORIES, Compute, Op
 from .program.workload import buffer_bytes
 from .timeline import MEMORY, NO_BIRTHS, Births, Timeline
 
 Floats = NDArray[np.float64]
-VIEWS = ("split_rows", "join_rows")  # kernels that take no time
 _NUMBER = re.compile(r"\d+")
 
 
@@ -171,4 +171,4 @@ def _lasting(resolved: Resolved) -> NDArray[np.bool_]:
 
 
 def _takes_time(op: Op) -> bool:
-    return isinstance(op, Compute) and any(k.name not in VIEWS and (k.name != "delay" or float(k.dims[0]) > 0) for k in op.kernels)
+    return isinstance(op, Compute) and any(PRICES[k.name].kind != "view" and (k.name != "delay" or float(k.dims[0]) > 0) for k in op.kernels)

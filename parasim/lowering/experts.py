@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..model.spec import Experts
 from ..parallel.routing import ARRIVING, BACK, GATHERED, OUT, SENT, slots
-from ..program.ops import COMPUTE, Collective, Compute, Label, Op, Ref
+from ..program.ops import COMPUTE, Collective, CollectiveOp, Compute, Label, Op, Ref
 from .activations import activated
 from .draft import Draft, collective, grad
 
@@ -199,8 +199,10 @@ class _Way:
         self.draft.buffer(ref.name, (rows, h), "activations")
         return ref
 
-    def _collective(self, op: str, source: Ref, target: Ref, group: str, splits: tuple[Ref, Ref] | None = None, load: str = "", axis: str = "") -> Collective:
-        made = collective(self.label, op, group, (source,), (target,), COMPUTE, axis=axis or group)  # type: ignore[arg-type]
+    def _collective(
+        self, op: CollectiveOp, source: Ref, target: Ref, group: str, splits: tuple[Ref, Ref] | None = None, load: str = "", axis: str = ""
+    ) -> Collective:
+        made = collective(self.label, op, group, (source,), (target,), COMPUTE, axis=axis or group)
         routing = self.draft.layout.routing
         nodes = routing.max_nodes and bool(load)
         return replace(made, splits=splits, load=load if routing.uneven else "", copies="per_node" if nodes else "per_rank")

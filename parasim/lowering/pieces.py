@@ -21,6 +21,14 @@ AXIS, STREAM = "tp", "tp.async"
 PRODUCTS = ("linear", "linear_input_grad")
 
 
+def all_of(draft: Draft, ref: Ref, suffix: str) -> Ref:
+    """A buffer like `ref` with what all ranks of tp have of it."""
+    buffer = draft.buffers[ref.name]
+    shape = tuple(int(n) * (draft.layout.degrees.tp if (d, AXIS) in buffer.shard else 1) for d, n in enumerate(buffer.shape))
+    draft.buffer(f"{ref.name}.{suffix}", shape, buffer.category, dtype=buffer.dtype)
+    return Ref(f"{ref.name}.{suffix}", ref.slot)
+
+
 @dataclass
 class Pieces:
     """Writes the ops of one body; `parts` are the gathered parts of a buffer, `whole` those of them that are joined."""
@@ -33,27 +41,30 @@ class Pieces:
     def rewrite(self, op: Compute, kernel: Kernel, opens: int | None, closes: bool) -> Iterator[Op]:
         """The op of `kernel`, whose read number `opens` is gathered, and whose first write is reduced and scattered if it `closes`."""
         source = None if opens is None else kernel.reads[opens]
-        fresh = source is not None and source not in self.parts
         if kernel.name in PRODUCTS:
-            yield from self._product(op, kernel, opens, closes, fresh)
+            yield from self._product(op, kernel, opens, closes)
             return
         if source is not None:
-            if fresh:
+            if source not in self.parts:
                 yield from self.gather(op.label, source)
             yield from self._join(op.label, source)
             kernel = replace(kernel, reads=tuple(self.whole[r] if r == source else r for r in kernel.reads))
         if not closes:
             yield replace(op, kernels=(kernel,))
             return
-        partial = self._like(kernel.writes[0], "partial", grown=True)
+        partial = all_of(self.draft, kernel.writes[0], "partial")
         yield replace(op, kernels=(replace(kernel, writes=(partial, *kernel.writes[1:])),))
         parts = self._split(partial)
         yield self._view(op.label, "split_rows", (partial,), parts)
         yield from self._scatter(op.label, parts, kernel.writes[0])
 
     def gather(self, label: Label, source: Ref) -> Iterator[Op]:
-        """All parts of `source`, one after the other on the tensor stream."""
-        yield from self._gathers(label, source)
+        """The split of `source`, and the gathers of its parts, one after the other on the tensor stream."""
+        local, full = self._pieces(source), self._split(all_of(self.draft, source, "full"))
+        self.parts[source] = full
+        yield self._view(label, "split_rows", (source,), local)
+        for i, (mine, part) in enumerate(zip(local, full, strict=True)):
+            yield collective(label, "all_gather", AXIS, (mine,), (part,), STREAM, dim=0, after=() if i else (COMPUTE,))
 
     def forget(self, written: tuple[Ref, ...]) -> None:
         """What is written anew is no longer gathered."""
@@ -61,17 +72,17 @@ class Pieces:
             self.parts.pop(ref, None)
             self.whole.pop(ref, None)
 
-    def _product(self, op: Compute, kernel: Kernel, opens: int | None, closes: bool, fresh: bool) -> Iterator[Op]:
+    def _product(self, op: Compute, kernel: Kernel, opens: int | None, closes: bool) -> Iterator[Op]:
         """A product in parts: of what is gathered, or of all rows that are there; its parts are scattered, or joined."""
         source, target = kernel.reads[opens or 0], kernel.writes[0]
-        gathers = iter(list(self._gathers(op.label, source)) if fresh else [])
+        gathers = iter(()) if opens is None or source in self.parts else self.gather(op.label, source)
         if opens is None:
             parts = self._split(source)
             yield self._view(op.label, "split_rows", (source,), parts)
         else:
             yield from islice(gathers, 2)  # the split and the first gather
             parts = self.parts[source]
-        made = self._split(self._like(target, "partial", grown=True) if closes else target)
+        made = self._split(all_of(self.draft, target, "partial") if closes else target)
         ends = self._pieces(target) if closes else made
         for part, out, end in zip(parts, made, ends, strict=True):
             yield from islice(gathers, 1)
@@ -80,17 +91,9 @@ class Pieces:
                 yield collective(op.label, "reduce_scatter", AXIS, (out,), (end,), STREAM, dim=0)
         yield self._view(op.label, "join_rows", ends, (target,))
 
-    def _gathers(self, label: Label, source: Ref) -> Iterator[Op]:
-        local = self._pieces(source)
-        full = self._split(self._like(source, "full", grown=True))
-        self.parts[source] = full
-        yield self._view(label, "split_rows", (source,), local)
-        for i, (mine, part) in enumerate(zip(local, full, strict=True)):
-            yield collective(label, "all_gather", AXIS, (mine,), (part,), STREAM, dim=0, after=() if i else (COMPUTE,))
-
     def _join(self, label: Label, source: Ref) -> Iterator[Op]:
         if source not in self.whole:
-            self.whole[source] = self._like(source, "full", grown=True)
+            self.whole[source] = all_of(self.draft, source, "full")
             yield self._view(label, "join_rows", self.parts[source], (self.whole[source],))
 
     def _scatter(self, label: Label, parts: tuple[Ref, ...], target: Ref) -> Iterator[Op]:
@@ -100,14 +103,6 @@ class Pieces:
 
     def _view(self, label: Label, name: str, reads: tuple[Ref, ...], writes: tuple[Ref, ...]) -> Op:
         return Compute(label=label, stream=COMPUTE, kernels=(Kernel(name, reads, writes, (), self.draft.buffers[reads[0].name].dtype),))
-
-    def _like(self, ref: Ref, suffix: str, grown: bool = False) -> Ref:
-        """A buffer like `ref`, with the rows of all ranks if `grown`."""
-        buffer, degree = self.draft.buffers[ref.name], self.draft.layout.degrees.tp
-        shape = tuple(int(n) * (degree if grown and (d, AXIS) in buffer.shard else 1) for d, n in enumerate(buffer.shape))
-        shard = tuple(cut for cut in buffer.shard if not (grown and cut[1] == AXIS))
-        self.draft.buffer(f"{ref.name}.{suffix}", shape, buffer.category, dtype=buffer.dtype, shard=shard)
-        return Ref(f"{ref.name}.{suffix}", ref.slot)
 
     def _split(self, ref: Ref) -> tuple[Ref, ...]:
         """Parts of a buffer that holds all rows."""

@@ -14,14 +14,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..parallel.heads import kv_copies
-from ..program.ops import COMPUTE, Collective, Compute, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, Collective, CollectiveOp, Compute, Kernel, Label, Op, Ref
 from ..program.workload import KV_HEAD
 from .draft import Draft, collective
 from .loss import READS_STATISTICS
-from .pieces import Pieces
+from .pieces import AXIS, STREAM, Pieces, all_of
 
-AXIS = "tp"
-STREAM = "tp.async"
 # (kernel family, role) -> what opens (reads gathered, by position) and what closes (writes reduced)
 OPENS = {
     ("linear", "column"): 0,
@@ -78,11 +76,11 @@ def _rewrite(draft: Draft, body: list[Op]) -> Iterator[Op]:
         if opens is not None and sequence_parallel:
             source = kernel.reads[opens]
             if source not in gathered:
-                gathered[source] = _whole(draft, source, "full")
+                gathered[source] = all_of(draft, source, "full")
                 yield _communicate(op.label, "all_gather", source, gathered[source], 0)
             kernel = replace(kernel, reads=tuple(gathered[r] if r == source else r for r in kernel.reads))
         if overlapped and sequence_parallel and (source_ := _input_of_pair(kernel, body[i + 1 :])) and source_ not in gathered:
-            gathered[source_] = _whole(draft, source_, "full")
+            gathered[source_] = all_of(draft, source_, "full")
             yield _communicate(op.label, "all_gather", source_, gathered[source_], 0, STREAM)
         for written in kernel.writes:
             gathered.pop(written, None)
@@ -132,7 +130,7 @@ def _close(draft: Draft, op: Compute, kernel: Kernel) -> Iterator[Op]:
     """The partial sums of a row-parallel product become the whole (all-reduce) or the rows of this rank (reduce-scatter)."""
     sequence_parallel = draft.layout.tensor.sequence_parallel
     target = kernel.writes[0]
-    partial = _whole(draft, target, "partial")
+    partial = all_of(draft, target, "partial")
     stream = STREAM if draft.layout.tensor.asynchronous and kernel.name.endswith("_input_grad") else COMPUTE
     yield replace(op, kernels=(replace(kernel, writes=(partial, *kernel.writes[1:])),))
     yield _communicate(op.label, "reduce_scatter" if sequence_parallel else "all_reduce", partial, target, 0 if sequence_parallel else None, stream)
@@ -146,7 +144,7 @@ def _gather_outputs(draft: Draft, body: list[Op]) -> Iterator[Op]:
         assert isinstance(op, Compute)
         kernel = op.kernels[0]
         if (kernel.name, kernel.role) == ("linear", "row"):
-            whole, part = _whole(draft, kernel.reads[0], "full"), _columns(draft, kernel.writes[0])
+            whole, part = all_of(draft, kernel.reads[0], "full"), _columns(draft, kernel.writes[0])
             yield _communicate(op.label, "all_gather", kernel.reads[0], whole, 1)
             yield replace(op, kernels=(replace(kernel, reads=(whole, *kernel.reads[1:]), writes=(part,)),))
             yield _communicate(op.label, "all_gather", part, kernel.writes[0], 1)
@@ -157,10 +155,10 @@ def _gather_outputs(draft: Draft, body: list[Op]) -> Iterator[Op]:
                 sliced[dy] = _columns(draft, dy)
                 yield replace(op, kernels=(Kernel("column_slice", (dy,), (sliced[dy],), (), kernel.dtype),))
             if at:
-                whole = _whole(draft, kernel.reads[0], "full")
+                whole = all_of(draft, kernel.reads[0], "full")
                 yield replace(op, kernels=(replace(kernel, reads=(whole, sliced[dy], *kernel.reads[2:])),))
                 continue
-            partial = _whole(draft, kernel.writes[0], "partial")
+            partial = all_of(draft, kernel.writes[0], "partial")
             yield replace(op, kernels=(replace(kernel, reads=(sliced[dy], *kernel.reads[1:]), writes=(partial,)),))
             stream = STREAM if draft.layout.tensor.asynchronous else COMPUTE
             yield _communicate(op.label, "reduce_scatter", partial, kernel.writes[0], 1, stream)
@@ -187,15 +185,7 @@ def _exchange_stats(draft: Draft, op: Compute, kernel: Kernel) -> Iterator[Op]:
     yield _communicate(op.label, "all_gather", stats, full, 0)
 
 
-def _whole(draft: Draft, ref: Ref, suffix: str) -> Ref:
-    """A buffer like `ref` with all its rows."""
-    buffer = draft.buffers[ref.name]
-    shape = tuple(int(n) * (draft.layout.degrees.tp if (d, AXIS) in buffer.shard else 1) for d, n in enumerate(buffer.shape))
-    draft.buffer(f"{ref.name}.{suffix}", shape, buffer.category, dtype=buffer.dtype)
-    return Ref(f"{ref.name}.{suffix}", ref.slot)
-
-
-def _communicate(label: Label, op: str, source: Ref, target: Ref, dim: int | None, stream: str = COMPUTE) -> Collective:
+def _communicate(label: Label, op: CollectiveOp, source: Ref, target: Ref, dim: int | None, stream: str = COMPUTE) -> Collective:
     """A collective over tp; one on its own stream is launched after what compute has queued so far."""
     after = () if stream == COMPUTE else (COMPUTE,)
-    return collective(label, op, AXIS, (source,), (target,), stream, dim=dim, after=after)  # type: ignore[arg-type]
+    return collective(label, op, AXIS, (source,), (target,), stream, dim=dim, after=after)

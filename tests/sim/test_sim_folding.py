@@ -26,21 +26,13 @@ from parasim.timeline import Timeline
 from parasim.topology.changes import scale
 from parasim.topology.cluster import Cluster
 from parasim.topology.loader import load_cluster
+from validation.random_runs import GPT, UP, rails
 
 MODELS: dict[str, dict[str, Any]] = {
-    "gpt": {
-        "kind": "transformer", "layers": 4, "hidden": 64, "heads": 4, "vocab": 128, "activation": "gelu", "norm": "layer_norm", "bias": True, "tied": True
-    },
+    "gpt": GPT,
     "mlp": {"kind": "mlp", "layers": 4, "hidden": 256, "ffn": 512},
     "fixed": {"kind": "fixed", "layers": 4, "forward": "1 ms", "input_grad": "1 ms", "weight_grad": "1 ms", "parameters": 1e6, "boundary": "1 MB"},
 }  # fmt: skip
-UP = {"kind": "switch", "bandwidth": "50 GB/s", "latency": "1 us"}
-
-
-def rails(devices: int, **more: Any) -> dict[str, Any]:
-    net = {"kind": "rail-fat-tree", "nic_per_device": 1, "bandwidth": "100 Gb/s", "latency": "2 us", "pod_nodes": 2, "oversubscription": 2}
-    return {"accelerator": "h100-sxm", "node": {"devices": devices, "scale_up": UP}, "scale_out": net | more}
-
 
 CLUSTERS: dict[str, Any] = {
     "one fast node": "h100-hgx-ib400",
