@@ -30,7 +30,7 @@ chrt --rr 5 true
 """
 # Torch makes and drops copies of what it gathers: memory that is kept costs less processor time than pages that are given back and asked for again.
 KEPT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_TOP_PAD_": str(64 << 20)}
-AGAIN, GRACE = 8.0, 20.0  # seconds after an interrupt until it is sent again (Python loses one that falls into a destructor), until what is left is killed
+GRACE = 20.0  # seconds after an interrupt until what is left is killed
 
 
 class NoLab(ParasimError):
@@ -76,7 +76,7 @@ def contained(argument: str) -> int:
             signal.signal(number, handler)
 
 
-def _interrupt(process: subprocess.Popen[bytes], last: bool = False) -> None:
+def _interrupt(process: subprocess.Popen[bytes]) -> None:
     os.killpg(process.pid, signal.SIGINT)
-    signal.signal(signal.SIGALRM, lambda *_: process.kill() if last else _interrupt(process, last=True))
-    signal.setitimer(signal.ITIMER_REAL, GRACE - AGAIN if last else AGAIN)
+    signal.signal(signal.SIGALRM, lambda *_: process.kill())
+    signal.setitimer(signal.ITIMER_REAL, GRACE)
