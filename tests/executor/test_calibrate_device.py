@@ -140,12 +140,17 @@ def test_tiny_steps_write_a_profile_and_say_what_peak_they_mean(tmp_path, monkey
     assert sample[0] >= max(sample[2:]) > 0  # the step is longer than the longest of its ops
 
 
+def _interruptible() -> None:
+    """What a shell in the foreground gives its jobs; one in the background lets them ignore interrupts, and so would we."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.processes
 def test_an_interrupt_keeps_the_samples(tmp_path) -> None:
     out = tmp_path / "k.yaml"
     out.write_text("earlier: results\n")
     command = [sys.executable, "-m", "parasim", "calibrate", "kernels", "--accelerator", "cpu", "--out", str(out)]
-    process = subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, stderr=subprocess.PIPE, text=True, preexec_fn=_interruptible)
     samples = tmp_path / "k.yaml.samples.jsonl"
     end = time.monotonic() + 60
     while time.monotonic() < end and not (samples.exists() and samples.read_text().count("\n") > 3):

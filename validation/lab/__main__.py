@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 from parasim.errors import ParasimError
@@ -17,6 +18,7 @@ def main() -> int:
     if not inside() or len(sys.argv) != 2:
         print("error: start the lab with: python -m validation lab", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # the wrapper's way to end it, also below a shell that ignores interrupts
     try:
         run(Options.read(sys.argv[1]))
     except ParasimError as error:
