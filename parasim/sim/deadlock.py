@@ -10,7 +10,7 @@ from ..program.ops import P2P, Collective, Msg
 from ..program.workload import IntArray, Workload
 
 if TYPE_CHECKING:
-    from .engine import Rank
+    from .ranks import Rank
 
 Head = tuple[int, int]  # index into the ranks, op instance
 End = tuple[int, str, int, bool]  # index into the ranks, channel, microbatch, sending

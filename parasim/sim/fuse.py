@@ -10,8 +10,9 @@ with such collectives is one event of them all: between two of them everyone wai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +40,14 @@ class Runs:
     offset: Floats
     after: Floats
     run: IntArray
+    cut: Cut
 
 
 @dataclass(frozen=True)
-class _Cut:
-    """Where the runs of a rank begin: `order`, `first` and `run` as in Runs, `known` and `meets` by place in the order."""
+class Cut:
+    """Where the runs of a rank begin: `order`, `first` and `run` as in Runs, `known` and `meets` by place in the order. One for all ranks alike."""
 
+    resolved: Resolved
     order: IntArray
     first: IntArray
     member: IntArray
@@ -52,15 +55,48 @@ class _Cut:
     meets: IntArray
     section: IntArray
 
+    @cached_property
+    def heads(self) -> list[int]:
+        """The first op of every run."""
+        found: list[int] = self.order[self.first[:-1]].tolist()
+        return found
+
+    @cached_property
+    def tails(self) -> list[int]:
+        """The last op of every run."""
+        found: list[int] = self.order[self.first[1:] - 1].tolist()
+        return found
+
+    @cached_property
+    def meeting(self) -> list[int]:
+        """Per run the number of the set of ranks that run it together."""
+        found: list[int] = self.section.tolist()
+        return found
+
+    @cached_property
+    def streams(self) -> tuple[range, ...]:
+        """The runs of every stream that has any."""
+        streams = self.resolved.stream[self.heads]
+        mine = (np.flatnonzero(streams == s) for s in range(len(self.resolved.streams)))
+        return tuple(range(int(runs[0]), int(runs[-1]) + 1) for runs in mine if len(runs))
+
+    @cached_property
+    def places(self) -> dict[int, tuple[str, int, tuple[int, ...]]]:
+        """Body, position and microbatches of every run that is one op to be replayed."""
+        alone = np.flatnonzero(~self.known[self.first[:-1]])
+        op, calls = self.order[self.first[alone]], self.resolved.program.calls
+        at = zip(alone.tolist(), self.resolved.call[op].tolist(), self.resolved.position[op].tolist(), strict=True)
+        return {k: (calls[call].body, position, calls[call].microbatches) for k, call, position in at}
+
 
 def fuse_all(resolved: Sequence[Resolved], seconds: Sequence[Floats], meets: Sequence[IntArray], sets: Mapping[int, tuple[int, ...]]) -> list[Runs]:
     """The runs of every rank, given the seconds of each instance (nan: unknown beforehand) and the number of the set of ranks that it is a
     collective of (0: of none but ranks like this one). `sets[number]` are places in the sequences; the ranks of a set have equal Programs."""
     if not sets:
-        return [_runs(_cut(r, s, m), s, np.zeros(len(r))) for r, s, m in zip(resolved, seconds, meets, strict=True)]
+        return [_runs(c, s, np.zeros(len(c.order))) for c, s in zip(_cuts(resolved, seconds, meets), seconds, strict=True)]
     known, meets = _agreed(seconds, meets, sets)
     seconds = [np.where(k, s, np.nan) for k, s in zip(known, seconds, strict=True)]
-    cuts = [_cut(r, s, m) for r, s, m in zip(resolved, seconds, meets, strict=True)]
+    cuts = _cuts(resolved, seconds, meets)
     waits = _waits(cuts, seconds, sets)
     runs = [_runs(c, s, w) for c, s, w in zip(cuts, seconds, waits, strict=True)]
     for number, members in sets.items():  # one length for all, to the last bit
@@ -88,7 +124,19 @@ def _agreed(seconds: Sequence[Floats], meets: Sequence[IntArray], sets: Mapping[
     return known, [np.where(m & k, np.where(given > 0, given, alone + r), 0) for r, (m, k, given) in enumerate(zip(meeting, known, meets, strict=True))]
 
 
-def _cut(resolved: Resolved, seconds: Floats, meets: IntArray) -> _Cut:
+def _cuts(resolved: Sequence[Resolved], seconds: Sequence[Floats], meets: Sequence[IntArray]) -> list[Cut]:
+    """The cut of every rank; ranks of one Program that know the same share it."""
+    made: dict[Hashable, Cut] = {}
+    out = []
+    for r, s, m in zip(resolved, seconds, meets, strict=True):
+        key = id(r), np.isnan(s).tobytes(), m.tobytes()
+        if key not in made:
+            made[key] = _cut(r, s, m)
+        out.append(made[key])
+    return out
+
+
+def _cut(resolved: Resolved, seconds: Floats, meets: IntArray) -> Cut:
     """Maximal runs, and of those the sections from the first to the last collective of one set."""
     n = len(resolved)
     order = np.argsort(resolved.stream, kind="stable")
@@ -111,10 +159,10 @@ def _cut(resolved: Resolved, seconds: Floats, meets: IntArray) -> _Cut:
         section = np.where(inside & same, section[np.maximum(last, 0)], section)
         begins[1:] |= section[1:] != section[:-1]
     first = np.flatnonzero(begins)
-    return _Cut(order, np.append(first, n), np.cumsum(begins) - 1, known, meets[order], section[first] if n else section)
+    return Cut(resolved, order, np.append(first, n), np.cumsum(begins) - 1, known, meets[order], section[first] if n else section)
 
 
-def _waits(cuts: Sequence[_Cut], seconds: Sequence[Floats], sets: Mapping[int, tuple[int, ...]]) -> list[Floats]:
+def _waits(cuts: Sequence[Cut], seconds: Sequence[Floats], sets: Mapping[int, tuple[int, ...]]) -> list[Floats]:
     """Seconds that every instance, in order, waits inside its run for the others of its set."""
     waits = [np.zeros(len(c.order)) for c in cuts]
     before = [np.concatenate([[0.0], np.cumsum(np.where(c.known, s[c.order], 0.0))]) for c, s in zip(cuts, seconds, strict=True)]
@@ -129,7 +177,7 @@ def _waits(cuts: Sequence[_Cut], seconds: Sequence[Floats], sets: Mapping[int, t
     return waits
 
 
-def _runs(cut: _Cut, seconds: Floats, waits: Floats) -> Runs:
+def _runs(cut: Cut, seconds: Floats, waits: Floats) -> Runs:
     n = len(cut.order)
     lengths = np.where(cut.known, seconds[cut.order], 0.0)
     before = np.concatenate([[0.0], np.cumsum(lengths + waits)])
@@ -141,4 +189,4 @@ def _runs(cut: _Cut, seconds: Floats, waits: Floats) -> Runs:
     run[cut.order] = cut.member
     first = cut.first[:-1]
     total = np.where(cut.known[first], before[cut.first[1:]] - before[first], np.nan) if n else np.zeros(0)
-    return Runs(cut.order, cut.first, total, cut.section, ready, offset, after, run)
+    return Runs(cut.order, cut.first, total, cut.section, ready, offset, after, run, cut)

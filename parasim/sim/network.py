@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from typing import NamedTuple
 
-import simpy
-from simpy.events import EventPriority
-
-LAST = EventPriority(2)  # priority of an event that comes after all others of its instant; simpy's own are 0 and 1
+from .clock import Clock
 
 
 class Path(NamedTuple):
@@ -27,7 +24,8 @@ class Path(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Fluid:
-    """A transfer in flight. `left` bytes of progress, what comes `then`, `rate` bytes/s, `since` the time both hold for, `number` its turn in every order."""
+    """A transfer in flight. `left` bytes of progress, what comes `then`, `rate` bytes/s, `since` the time both hold for, `number` its turn in every order,
+    `due` when its last byte passes at this rate."""
 
     left: float
     loads: Mapping[int, float]
@@ -35,14 +33,14 @@ class Fluid:
     rate: float
     since: float
     number: int = 0
-    end: simpy.Event | None = None
+    due: float = nan
 
 
 class Network:
     """Links by colour with capacities (bytes/s), and the fluids on them. Fluids that share links get new rates once per instant."""
 
-    def __init__(self, env: simpy.Environment, capacity: Sequence[float]) -> None:
-        self.env = env
+    def __init__(self, clock: Clock, capacity: Sequence[float]) -> None:
+        self.clock = clock
         self.capacity = [float(c) for c in capacity]
         self.on_link: list[dict[int, Fluid]] = [{} for _ in self.capacity]
         self.started = 0
@@ -57,7 +55,7 @@ class Network:
     def start(self, nbytes: float, path: Path, then: Callable[[], None]) -> None:
         """Put a fluid on its links; `then` is called when its last byte has passed."""
         self.started += 1
-        fluid = Fluid(nbytes, path.loads, then, 0.0, self.env.now, self.started)
+        fluid = Fluid(nbytes, path.loads, then, 0.0, self.clock.now, self.started)
         shared = False
         for link in path.loads:
             others = self.on_link[link]
@@ -70,6 +68,9 @@ class Network:
             self._set(fluid, path.solo)
 
     def _finish(self, fluid: Fluid) -> None:
+        if fluid.due != self.clock.now:  # another rate since
+            return
+        fluid.due = nan
         for link in fluid.loads:
             others = self.on_link[link]
             del others[fluid.number]
@@ -81,13 +82,10 @@ class Network:
     def _touch(self, fluids: Mapping[int, Fluid]) -> None:
         """Remember who needs a new rate; all of an instant are settled together, when nothing else is left to happen then."""
         if not self._touched:
-            last = self.env.event()
-            last._ok, last._value = True, None  # as a Timeout does: it has happened and only waits for its turn
-            last.callbacks.append(self._settle)
-            self.env.schedule(last, priority=LAST)
+            self.clock.at_last(self._settle)
         self._touched |= fluids
 
-    def _settle(self, _: simpy.Event) -> None:
+    def _settle(self) -> None:
         touched, self._touched = self._touched, {}
         seen: set[int] = set()
         for number in sorted(touched):
@@ -117,12 +115,13 @@ class Network:
 
     def _set(self, fluid: Fluid, rate: float) -> None:
         """Account for the bytes since the last change and set the time of the last byte under the new rate."""
-        now = self.env.now
+        now = self.clock.now
         if now > fluid.since:
             fluid.left = max(0.0, fluid.left - fluid.rate * (now - fluid.since))
         fluid.rate, fluid.since = rate, now
-        end = fluid.end = self.env.timeout(0.0 if rate == inf else fluid.left / rate)
-        end.callbacks.append(lambda event: self._finish(fluid) if event is fluid.end else None)
+        delay = 0.0 if rate == inf else fluid.left / rate
+        fluid.due = now + delay
+        self.clock.after(delay, self._finish, fluid)
 
 
 def max_min(fluids: Sequence[Fluid], capacity: Sequence[float]) -> dict[Fluid, float]:

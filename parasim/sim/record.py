@@ -15,7 +15,8 @@ from ..program.ops import Compute
 from ..program.workload import Program
 from ..timeline import Part, Script, Timeline
 from ..timeline_columns import names, script
-from .engine import Engine, Rank
+from .engine import Engine
+from .ranks import Rank
 from .steps import Move, Step
 
 
@@ -30,7 +31,7 @@ def record(engine: Engine) -> Timeline:
         if key not in scripts:
             wire = np.concatenate([np.zeros(0), *(np.array(sent[call.body]) for call in rank.program.calls)])
             scripts[key] = script(rank.resolved, streams, phases, buffers, wire)
-        parts.append(Part(rank.rank, scripts[key], rank.ready, rank.start, rank.end))
+        parts.append(Part(rank.rank, scripts[key], *rank.times()))
         first.append(at)
         at += len(rank.resolved)
     return Timeline.of_parts(
@@ -48,7 +49,7 @@ def record(engine: Engine) -> Timeline:
 def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
     """What every transfer put on one link of each colour: those the engine replayed, then those inside fused runs."""
     loads = engine.fold.loads
-    replayed = [(first[t.rank] + t.op, link, t.bytes * load, t.start, t.end) for t in engine.transfers for link, load in loads[t.loads].items()]
+    replayed = [(first[t.rank] + t.op, link, t.bytes * load, t.start, t.end) for t in engine.replay.transfers for link, load in loads[t.loads].items()]
     parts = [np.array(replayed, dtype=tl.FLOWS)]
     for rank in engine.ranks:
         calls: dict[str, list[int]] = {}
@@ -74,7 +75,7 @@ def _fused_flows(engine: Engine, rank: Rank, steps: list[Step], begins: NDArray[
     position, link, nbytes, begin, until = (np.array(column) for column in zip(*template, strict=True))
     instances = begins[None, :] + position[:, None]
     fused = ~np.isnan(rank.seconds[instances])
-    start = rank.start[instances]
+    start = np.frombuffer(rank.start)[instances]
     rows = np.empty(instances.shape, dtype=tl.FLOWS)
     rows["op"], rows["link"], rows["bytes"] = first + instances, link[:, None], nbytes[:, None]
     rows["start"], rows["end"] = start + begin[:, None], start + until[:, None]
@@ -95,14 +96,14 @@ def _meta(engine: Engine) -> dict[str, Any]:
         "source": "simulated",
         "world": engine.workload.world,
         "classes": len(engine.ranks),
-        "events": engine.events,
+        "events": engine.replay.events,
         "solves": engine.network.solves,
         "steps": engine.workload.steps,
         "capacity_bytes": engine.cluster.accelerator.memory.value,
         "kernel_flops": done[""],
         "recomputed_flops": done["R"],
         "folding": list(engine.fold.reasons),
-        "slowed_s": sum(engine.slowed[int(r)] for r in engine.fold.representative) / engine.workload.world if engine.slowed else 0.0,
+        "slowed_s": sum(engine.replay.slowed[int(r)] for r in engine.fold.representative) / engine.workload.world if engine.replay.slowed else 0.0,
     }
 
 

@@ -45,7 +45,10 @@ class Route(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One end of a message: its channel, the representatives (sender, receiver), the slot that names its microbatch; `sent` bytes, moved how."""
+    """One end of a message: its channel, the representatives (sender, receiver), the slot that names its microbatch; `sent` bytes, moved how.
+
+    `number` is that of channel and ends.
+    """
 
     channel: str
     ends: tuple[int, int]
@@ -53,15 +56,20 @@ class Message(NamedTuple):
     sending: bool
     sent: float
     moves: tuple[Move, ...]
+    number: int
 
 
 class Step(NamedTuple):
-    """An op template of a rank, priced: seconds of a Compute, route of a Collective, messages of a P2P with receives first."""
+    """An op template of a rank, priced: seconds of a Compute, route of a Collective, messages of a P2P with receives first.
+
+    `meeting` numbers who meets for a collective on its stream.
+    """
 
     op: Op
     price: float = 0.0
     route: Route | None = None
     messages: tuple[Message, ...] = ()
+    meeting: int = 0
 
     @property
     def sent(self) -> float:
@@ -92,6 +100,7 @@ class Pricer:
     _seconds: dict[Hashable, float] = field(default_factory=dict)
     _drafts: dict[int, dict[str, list[_Draft]]] = field(default_factory=dict)
     _forms: dict[Hashable, int] = field(default_factory=dict)
+    _numbers: dict[Hashable, int] = field(default_factory=dict)
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
     _shared: dict[Hashable, Route] = field(default_factory=dict)
     _members: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
@@ -117,7 +126,8 @@ class Pricer:
         if isinstance(op, Compute):
             return Step(op, draft.seconds * pace)
         if isinstance(op, Collective):
-            return Step(op, route=self._route(rank, op, draft.size, draft.form))
+            route = self._route(rank, op, draft.size, draft.form)
+            return Step(op, route=route, meeting=self._number((route.present, op.group, op.stream)))
         assert isinstance(op, P2P)
         ends = [self._message(rank, c, program, m, sending) for ms, sending in ((op.recvs, False), (op.sends, True)) for m in ms]
         return Step(op, messages=tuple(ends))
@@ -155,7 +165,11 @@ class Pricer:
         nbytes = program.nbytes((m.buffer,)) if sending else 0
         if sending:
             moves = self._moved(self.traffic.message(nbytes, rank, other), kind_of(message_key(c, m, nbytes), (rank, other), self.fold.colour, ordered=True))
-        return Message(m.channel, (rank, peer) if sending else (peer, rank), m.buffer.slot, sending, float(nbytes), moves)
+        ends = (rank, peer) if sending else (peer, rank)
+        return Message(m.channel, ends, m.buffer.slot, sending, float(nbytes), moves, self._number((m.channel, ends)))
+
+    def _number(self, meeting: Hashable) -> int:
+        return self._numbers.setdefault(meeting, len(self._numbers))
 
     def _moved(self, plan: CollectivePlan, kind: Hashable) -> tuple[Move, ...]:
         moves = []

@@ -1,0 +1,52 @@
+"""The engine's clock: simpy's, with one event for all that happens at one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import simpy
+from simpy.events import EventPriority
+
+LAST = EventPriority(2)  # priority of an event that comes after all others of its instant; simpy's own are 0 and 1
+Due = tuple[Callable[[Any], object], Any]
+
+
+class Clock:
+    """Calls `what(of)` after `delay` seconds; at one instant in the order in which it was asked to. `now` in seconds."""
+
+    def __init__(self) -> None:
+        self.env = simpy.Environment()
+        self.now = 0.0
+        self.rest: Callable[[], None] = lambda: None  # called when all that was due at an instant has happened
+        self._due: dict[float, list[Due]] = {}
+
+    def after(self, delay: float, what: Callable[[Any], object], of: Any) -> None:
+        """Call `what(of)` in `delay` seconds."""
+        at = self.now + delay
+        due = self._due.get(at)
+        if due is None:
+            self._due[at] = [(what, of)]
+            callbacks = self.env.timeout(delay).callbacks
+            assert callbacks is not None  # they are taken away when it happens
+            callbacks.append(self._fire)
+        else:
+            due.append((what, of))
+
+    def at_last(self, what: Callable[[], None]) -> None:
+        """Call `what()` when nothing else is left to happen at this instant."""
+        last = self.env.event()
+        last._ok, last._value = True, None  # as a Timeout does: it has happened and only waits for its turn
+        last.callbacks.append(lambda _: what())
+        self.env.schedule(last, priority=LAST)
+
+    def run(self) -> None:
+        """Until nothing is left to happen."""
+        self.rest()
+        self.env.run()
+
+    def _fire(self, _: simpy.Event) -> None:
+        self.now = now = self.env.now
+        for what, of in self._due.pop(now):
+            what(of)
+        self.rest()
