@@ -54,6 +54,7 @@ class Case:
     comm: str = "async"
     chunks: int = 1
     optimizer: str = "barrier"
+    vocabulary: str = "ends"
 
     def plan(self) -> Plan:
         """The Plan in fp64."""
@@ -66,7 +67,7 @@ class Case:
             batch=Batch(micro * m * d.dp, micro, sequence, m),
             precision="fp64",
             optimizer=Optimizer(gradient="fp64"),
-            pipeline=Pipeline(self.schedule, self.chunks, self.comm, (share,) * stages, self.optimizer),  # type: ignore[arg-type]
+            pipeline=Pipeline(self.schedule, self.chunks, self.comm, (share,) * stages, self.optimizer, self.vocabulary),  # type: ignore[arg-type]
             **(self.blocks or {}),
         )
         return Plan(self.model, layout)
@@ -172,6 +173,14 @@ CASES: dict[str, Case] = {
     "gpt-tp4-sp-async": Case(GPT, Degrees(tp=4), blocks=SP_ASYNC),
     "llama-tp2-pp2-zb-h1-sp-async": Case(LLAMA, Degrees(tp=2, pp=2), 4, SP_ASYNC, "zb-h1"),
     "llama-tp2-sp-async-scaled-recompute": Case(LLAMA, Degrees(tp=2), blocks={**SP_ASYNC, **SCALED, "recompute": Recompute(("full",))}),
+    "llama-pp2-vocabulary": Case(LLAMA, Degrees(pp=2), 4, vocabulary="parallel"),
+    "gpt-pp4-vocabulary-padded-dropout": Case(replace(GPT, layers=4, vocab=21), Degrees(pp=4), 8, UNFUSED, vocabulary="parallel"),
+    "gemma-pp2-tp2-sp-vocabulary-tied": Case(
+        GEMMA, Degrees(tp=2, pp=2), 4, {**SP_ASYNC, "kernels": Kernels(loss="megatron"), "recompute": Recompute(("full",))}, vocabulary="parallel"
+    ),
+    "gpt-pp2-dp2-zero1-vocabulary-tied": Case(replace(GPT, tied=True), Degrees(pp=2, dp=2), 4, _data("bucketed", 1), vocabulary="parallel"),
+    "llama-pp2-dp2-zero2-vocabulary": Case(LLAMA, Degrees(pp=2, dp=2), 4, _data("bucketed", 2), vocabulary="parallel"),
+    "llama-pp2-dp2-zero3-vocabulary": Case(LLAMA, Degrees(pp=2, dp=2), 4, _data("bucketed", 3), vocabulary="parallel"),
     "gpt-tp2-sp": Case(GPT, Degrees(tp=2), blocks=SP),
     "gpt-pp2": Case(replace(GPT, tied=True), Degrees(pp=2), 4),
     "gpt-pp2-zb-v": Case(replace(GPT, layers=4, tied=True), Degrees(pp=2), 4, schedule="zb-v", chunks=2),

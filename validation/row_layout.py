@@ -12,7 +12,7 @@ from .row_model import NotModelled
 Tree = Mapping[str, Any]
 INTERLEAVED = "interleaved-1f1b"
 NARROW = ("fp8", "mxfp8", "nvfp4")
-VOCABULARIES = ("baseline", "redis")
+VOCABULARIES = ("baseline", "redis", "vocab-1")
 
 
 def layout(row: Tree, stack: str, model: Tree, notes: list[str]) -> dict[str, Any]:
@@ -158,6 +158,9 @@ def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, no
     if strategy.get("vocab_method") == "redis":
         notes.append("layers redistributed: the last stage holds fewer by the FLOPs of the head")
         out["layers"] = _redistributed(model, layers, stages)
+    elif strategy.get("vocab_method") == "vocab-1":
+        notes.append("embedding and head cut over the pipeline, two meetings of all ranks between a last forward and its backward")
+        out |= {"vocabulary": "parallel", "comm": "async"}
     elif stack == "nanotron" and all(dealt := _balanced(model, layers, stages)):
         notes.append("layers dealt out by their cost and that of the head, as nanotron does")
         out["layers"] = dealt

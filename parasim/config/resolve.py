@@ -84,7 +84,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         linear=linear,
         data=_data(keys),
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward, zero.overlap_gather),
-        pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer, pipe.group, pipe.memory_cap, times),
+        pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer, pipe.vocabulary, pipe.group, pipe.memory_cap, times),
         tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous, keys.tensor.pieces),
         context=Context(keys.context.style),
         recompute=_recompute(keys),
@@ -176,7 +176,10 @@ def _assumptions(keys: RunKeys, layout: Layout, model: Model) -> Iterator[str]:
     padded = padded_vocabulary(model, layout) if isinstance(model, Transformer) else 0
     if isinstance(model, Transformer) and padded > model.vocab:
         more = (padded - model.vocab) * model.hidden * (1 if model.tied else 2)
-        yield f"parallel.tp {degrees.tp}: vocabulary padded from {model.vocab} to {padded}, a multiple of 128 x tp, {more} more parameters that train nothing"
+        axes = {"tp": degrees.tp} | ({"pp": degrees.pp} if layout.vocabulary_parts > 1 else {})
+        cut = " x ".join(f"{axis} {n}" for axis, n in axes.items())
+        rows = f"vocabulary padded from {model.vocab} to {padded}, a multiple of 128 x {' x '.join(axes)}"
+        yield f"parallel.{cut}: {rows}, {more} more parameters that train nothing"
     if isinstance(model, Transformer) and model.experts:
         yield from _experts(keys, layout, model.experts)
 

@@ -326,6 +326,9 @@ class PipelineKeys(Block):
     optimizer: Literal["barrier", "post-validation"] = key(
         "barrier", "barrier: the next step starts when every rank has ended; post-validation: each stage steps and goes on, and checks later"
     )
+    vocabulary: Literal["ends", "parallel"] = key(
+        "ends", "ends: the embedding on the first stage, the head on the last; parallel: both cut by tokens over all stages, which work on them together (1f1b)"
+    )
 
 
 class TensorKeys(Block):

@@ -114,6 +114,8 @@ class Numeric:
                 raise Failed(f"{op.reads[0].name} is sent once per server, which has a price and no implementation; leave out experts.max_nodes")
             sent, received = (self._rows(i, r, size) for r in op.splits)
             splits = (sent, received)
+        if op.op == "broadcast" and not tensors:  # another member has it
+            tensors = [torch.empty(self.context.local_shape(r.name), dtype=dtype, device=self.device) for r in op.writes]
         y = move(tensors[0] if splits else pack(op, tensors, size), None, splits)
         if splits:
             self._put(i, op.writes[0], y)

@@ -11,6 +11,7 @@ from ..program.ops import Label, Op, Ref
 from .draft import Draft, Stage, grad, relabel
 from .draft import compute as kernel_op
 from .transformer import TransformerWriter
+from .vocabulary import apart
 
 
 def compute(draft: Draft) -> None:
@@ -29,6 +30,8 @@ def compute(draft: Draft) -> None:
         draft.bodies[f"I{s}"] = [o for o in backward if o.label.phase == "I"]
         draft.bodies[f"W{s}"] = [o for o in backward if o.label.phase == "W"]
         draft.bodies[f"B{s}"] = [relabel(o, "B") for o in backward]
+    if draft.layout.vocabulary_parts > 1 and isinstance(model, Transformer):
+        apart(draft, model)
 
 
 def _mlp(draft: Draft, model: Mlp, stage: Stage) -> tuple[list[Op], list[Op]]:

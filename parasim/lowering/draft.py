@@ -14,6 +14,7 @@ from ..schedules import Placement
 from .messages import Route
 
 TIED = "embedding"  # the group of ranks that hold copies of a tied embedding
+PIPELINE = "pp"  # the group of a pipeline's ranks, and the axis they are cut along
 MIRROR = "pp.mirror"  # the group of two ranks that hold the same stages, for microbatches from either end
 
 

@@ -45,7 +45,7 @@ def _valid(writer: TransformerWriter) -> tuple[int, ...]:
 
 def _wide(writer: TransformerWriter, name: str) -> Ref:
     """A buffer as large as the logits, in fp32."""
-    return writer.draft.buffer(name, (writer.rows, writer.vocabulary), "buffers", dtype=statistics(writer.dtype), cut=1)
+    return writer.columns(name, statistics(writer.dtype))
 
 
 def _op(writer: TransformerWriter, phase: str, kernel: str, reads: tuple[Ref, ...], writes: tuple[Ref, ...], dims: tuple[float, ...] = ()) -> Compute:

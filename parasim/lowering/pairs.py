@@ -21,7 +21,7 @@ def pairs(draft: Draft) -> None:
     """Join each overlapped backward to the forward before it."""
     calls: list[Call] = []
     for call in draft.calls:
-        if call.microbatches and (parts(call.body)[0][1], call.microbatches[0]) in draft.paired and call.body[0] == "B":
+        if call.microbatches and call.body[0] == "B" and (parts(call.body)[0][1], call.microbatches[0]) in draft.paired:
             forward = calls.pop()
             name = f"{forward.body}{JOINT}{call.body}"
             if name not in draft.bodies:

@@ -17,7 +17,7 @@ from ..program.ops import Compute, DType, Label, Op, Ref
 from .activations import activated
 from .attention import attention_core, packed_qkv
 from .context import sequence_cut
-from .draft import TIED, Draft, Stage, grad
+from .draft import PIPELINE, TIED, Draft, Stage, grad
 from .draft import compute as kernel_op
 from .experts import expert_layer
 from .latent import latent_qkv
@@ -36,6 +36,7 @@ class TransformerWriter:
         batch = draft.layout.batch
         self.batch, self.sequence = batch.micro, batch.sequence // draft.layout.degrees.cp
         self.rows, self.h, self.vocabulary = self.batch * self.sequence, model.hidden, padded_vocabulary(model, draft.layout)
+        self.parts = draft.layout.vocabulary_parts
         self.dtype: DType = draft.layout.precision
         self.scale = float(batch.global_ * batch.sequence)
         self.forward: list[Op] = []
@@ -169,49 +170,62 @@ class TransformerWriter:
 
     def table(self, name: str) -> Ref:
         """A parameter with a row for every token, and rows of padding where the vocabulary is padded."""
-        weight = self.draft.parameter(name, (self.vocabulary, self.h), cut=0)
+        weight = self.draft.parameter(name, (self.vocabulary // self.parts, self.h), cut=0)
         for buffer in (weight.name, grad(weight).name):
-            self.draft.buffers[buffer] = replace(self.draft.buffers[buffer], padding=self.vocabulary - self.model.vocab)
+            shard = ((0, PIPELINE),) if self.parts > 1 else ()
+            self.draft.buffers[buffer] = replace(self.draft.buffers[buffer], padding=self.vocabulary - self.model.vocab, shard=shard)
         return weight
 
+    def columns(self, name: str, dtype: DType | None = None) -> Ref:
+        """A buffer with a column for every token, of which there are as many as rows of a table."""
+        shard = ((1, PIPELINE),) if self.parts > 1 else ()
+        return self.draft.buffer(name, (self.rows, self.vocabulary // self.parts), "buffers", dtype=dtype, cut=1, shard=shard)
+
     def embedding(self, x: Ref) -> None:
-        m, d = self.model, self.draft
-        tokens = d.buffer("tokens", (self.batch, self.sequence), "activations", dtype="int32", shard=sequence_cut(d.layout))
-        weights = [self.table("embedding.weight")]
-        if m.positions == "learned":
-            weights.append(d.parameter("positions.weight", (m.max_positions, self.h)))
-        self.tie()
-        self.add_forward(-1, "sample", (), (tokens,), (m.vocab,), role="input")
-        grads = tuple(grad(w) for w in weights)
-        out, drop = (self.hidden("embedding.out"), True) if d.layout.kernels.dropout else (x, False)
-        self.add_forward(-1, "embedding", (tokens, *weights), (out,), role="row")
-        self.backward = [self.op("W", -1, "embedding_weight_grad", (tokens, grad(out), *grads), grads, role="row")]
+        """The first op of the first stage; where all ranks look up, what is left of it there."""
+        d, drop = self.draft, self.draft.layout.kernels.dropout
+        out = self.hidden("embedding.out") if drop else x
+        self.backward = self.lookup(out, grad(out), self.model.positions == "learned") if self.parts == 1 else []
         if drop:
             mask = d.buffer("embedding.mask", (self.rows, self.h), "activations", dtype="uint8", rows=True)
             self.add_forward(-1, "dropout", (out,), (x, mask))
             self.backward.insert(0, self.op("I", -1, "dropout_grad", (grad(x), mask), (grad(out),)))
 
-    def head(self, x: Ref) -> None:
+    def lookup(self, out: Ref, dout: Ref, positions: bool) -> list[Op]:
+        """Tokens, and `out` from the tables of tokens and, if asked, of positions; returns the backward, which reads `dout`."""
         m, d = self.model, self.draft
+        tokens = d.buffer("tokens", (self.batch, self.sequence), "activations", dtype="int32", shard=sequence_cut(d.layout))
+        weights = [self.table("embedding.weight")]
+        if positions:
+            weights.append(d.parameter("positions.weight", (m.max_positions, self.h)))
+        self.tie()
+        self.add_forward(-1, "sample", (), (tokens,), (m.vocab,), role="input")
+        self.add_forward(-1, "embedding", (tokens, *weights), (out,), role="row")
+        grads = tuple(grad(w) for w in weights)
+        return [self.op("W", -1, "embedding_weight_grad", (tokens, dout, *grads), grads, role="row")]
+
+    def head(self, x: Ref) -> None:
+        """The final norm, and, unless all ranks work on them, logits and loss."""
         normed = self.hidden("final_norm.out")
         norm = self.norm(-1, "final_norm", x, normed, grad(x))
-        name = "embedding.weight" if m.tied else "head.weight"
-        weight, columns = self.table(name), self.vocabulary
+        self.backward = [*(self.output(normed, grad(normed)) if self.parts == 1 else ()), *norm]
+
+    def output(self, normed: Ref, dnormed: Ref) -> list[Op]:
+        """Logits and loss of `normed`; returns the backward, which writes `dnormed`."""
+        weight = self.table("embedding.weight" if self.model.tied else "head.weight")
         self.tie()
-        logits = d.buffer("logits", (self.rows, columns), "buffers", cut=1)
-        dlogits = d.buffer("logits.grad", (self.rows, columns), "buffers", cut=1)
+        logits, dlogits = self.columns("logits"), self.columns("logits.grad")
         self.add_forward(-1, "head", (normed, weight), (logits,), role="column")
-        self.backward = [
+        return [
             *loss(self, logits),
-            self.op("I", -1, "head_input_grad", (dlogits, weight), (grad(normed),), role="column"),
+            self.op("I", -1, "head_input_grad", (dlogits, weight), (dnormed,), role="column"),
             self.op("W", -1, "head_weight_grad", (normed, dlogits, grad(weight)), (grad(weight),), role="column"),
-            *norm,
         ]
 
     def tie(self) -> None:
         """A tied embedding on two ranks needs its gradient summed over both holders."""
         ends = self.draft.ranks_of_stage[0], self.draft.ranks_of_stage[-1]
-        if self.model.tied and ends[0] != ends[1] and not self.draft.mirrored:  # else each of the two ranks holds both ends
+        if self.model.tied and ends[0] != ends[1] and not self.draft.mirrored and self.parts == 1:  # else each rank holds both ends of what it holds
             self.draft.shared["embedding.weight"] = TIED
 
 

@@ -22,7 +22,7 @@ def check(model: Model, layout: Layout) -> tuple[Violation, ...]:
     beyond = tuple(_sizes(model, layout))
     if beyond:
         return beyond
-    rules = (_tensor, _context, _sequence_parallel, _pipeline, _batch, _zero, _dtypes, _model, _recompute, _kernels, _offload, _experts)
+    rules = (_tensor, _context, _sequence_parallel, _pipeline, _vocabulary, _batch, _zero, _dtypes, _model, _recompute, _kernels, _offload, _experts)
     return tuple(v for rule in rules for v in rule(model, layout))
 
 
@@ -144,6 +144,28 @@ def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:
         yield from _schedule(layout)
     if any(n < 1 for i, n in enumerate(layers) if i not in ends or n < 0):
         yield Violation("pipeline.layers", text, "leaves a stage without a layer", "write 1 or more for every stage, or auto")
+
+
+def _vocabulary(model: Model, layout: Layout) -> Iterator[Violation]:
+    """Where all ranks of a pipeline share embedding and head, their passes stand between the stages of 1f1b."""
+    pipeline = layout.pipeline
+    if layout.vocabulary_parts == 1:
+        return
+    if not isinstance(model, Transformer):
+        yield Violation("pipeline.vocabulary", "parallel", "cuts embedding and head, and this model has none", "legal: ends")
+        return
+    if pipeline.schedule != "1f1b":
+        yield Violation(
+            "pipeline.vocabulary", "parallel", f"has its passes placed in 1f1b, not in pipeline.schedule={pipeline.schedule}", "legal: ends, or 1f1b"
+        )
+    if pipeline.comm != "async":
+        rule = f"meets all ranks between messages, which pipeline.comm={pipeline.comm} would hold up for good"
+        yield Violation("pipeline.vocabulary", "parallel", rule, "legal: ends, or pipeline.comm=async")
+    if 0 in pipeline.layers:
+        rule = "leaves a stage without a layer, where pipeline.vocabulary=parallel takes embedding and head away"
+        yield Violation("pipeline.layers", f"[{', '.join(map(str, pipeline.layers))}]", rule, "write 1 or more for every stage, or auto")
+    if layout.offload.parameters:
+        yield Violation("offload.parameters", "true", "fetches layers, and is not modelled with pipeline.vocabulary=parallel", "legal: false, or ends")
 
 
 SCHEDULE_FIELDS = {"ranks": "parallel.pp", "chunks": "pipeline.chunks", "microbatches": "batch: microbatches per replica"}

@@ -68,8 +68,9 @@ class Zero:
 class Pipeline:
     """`layers` per stage, in order of depth; `chunks` stages per rank (of a whole rank's share of the depth each, where two ranks hold every stage).
 
-    `group` microbatches per group of interleaved schedules. `times` are hints for schedules that search, seconds or any other unit: (F, I, W) of
-    one microbatch on every rank; `memory_cap` the microbatches in flight that they may use.
+    `vocabulary`: the embedding on the first stage and the head on the last one, or both cut by tokens over all ranks of pp (Yeung et al. 2024,
+    arXiv 2411.05288). `group` microbatches per group of interleaved schedules. `times` are hints for schedules that search, seconds or any other
+    unit: (F, I, W) of one microbatch on every rank; `memory_cap` the microbatches in flight that they may use.
     """
 
     schedule: str = "1f1b"
@@ -77,6 +78,7 @@ class Pipeline:
     comm: Literal["async", "stream", "blocking"] = "async"
     layers: tuple[int, ...] = ()
     optimizer: Literal["barrier", "post-validation"] = "barrier"
+    vocabulary: Literal["ends", "parallel"] = "ends"
     group: int | None = None
     memory_cap: float | tuple[float, ...] | None = None
     times: tuple[tuple[float, float, float], ...] | None = None
@@ -197,6 +199,11 @@ class Layout:
     routing: Routing = field(default_factory=Routing)
     optimizer: Optimizer = field(default_factory=Optimizer)
     offload: Offload = field(default_factory=Offload)
+
+    @property
+    def vocabulary_parts(self) -> int:
+        """Parts of the embedding and the head over pp, one per rank; 1 where they are on the first and the last stage."""
+        return self.degrees.pp if self.pipeline.vocabulary == "parallel" else 1
 
     @property
     def compute_dtype(self) -> DType:

@@ -7,7 +7,10 @@ from functools import lru_cache
 
 from .. import schedules
 from ..schedules import SCHEDULES, Orders, Placement, ScheduleInput
+from ..schedules.one_f_one_b import one_f_one_b
 from .layout import Layout
+
+PASSES_AHEAD = 2  # more microbatches in flight where all ranks share head and loss: one between the head and the loss, one between that and the backward
 
 
 def split_layers(layers: int, stages: int) -> tuple[int, ...]:
@@ -43,6 +46,8 @@ def stages_of(layout: Layout) -> int:
 def orders_of(layout: Layout) -> Orders:
     """The actions of every pipeline rank, in order. Raises InvalidLayout for what the schedule does not allow."""
     pipe = layout.pipeline
+    if layout.vocabulary_parts > 1:
+        return one_f_one_b(ScheduleInput(layout.degrees.pp, layout.batch.microbatches), ahead=PASSES_AHEAD)
     return _orders(pipe.schedule, ScheduleInput(layout.degrees.pp, layout.batch.microbatches, pipe.chunks, pipe.group, pipe.times, pipe.memory_cap))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..config import Run, vary
-from ..errors import InvalidLayout, Malformed, Refused
+from ..errors import InvalidLayout, Malformed, Refused, Violation
 from ..lowering import lower
 from ..memory import memory_bound
 from ..model.layers import model_flops
@@ -120,6 +120,9 @@ def search(
     asked = dict(sweep(text, "--vary") for text in varied)
     pinned = {k.strip(): v for k, _, v in (o.partition("=") for o in overrides) if k.strip() in AXES}
     start = template(path, overrides)
+    if start.plan.layout.pipeline.vocabulary != "ends":
+        rule = "has no bound: those of a search have embedding and head on the first and the last stage"
+        raise Refused([Violation("pipeline.vocabulary", start.plan.layout.pipeline.vocabulary, rule, "legal in a search: ends (compare with whatif)")])
     values = axes(start, devices, asked, pinned)
     limits = Limits.of(constraints)
     legal = space(start, devices, values)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from .ops import Buffer, Compute
 from .workload import KV_COPIES, KV_HEAD, Program, Workload
 
-TENSOR, TIED, MIRROR = "tp", "embedding", "pp.mirror"  # the last: the two pipeline ranks that hold the same stages for different microbatches
+TENSOR, PIPELINE, TIED, MIRROR = "tp", "pp", "embedding", "pp.mirror"  # the last: the two pipeline ranks that hold the same stages for different microbatches
 
 
 def over_tensor(program: Program) -> dict[str, str]:
@@ -31,13 +31,18 @@ def over_pipeline(workload: Workload) -> dict[int, frozenset[str]]:
     """Class -> the gradients of parameters that another pipeline rank holds, too: those of a tied embedding."""
     lines = workload.groups["pp"].tolist() if "pp" in workload.groups else []
     together = {tuple(sorted({int(workload.class_of_rank[rank]) for rank in line})) for line in lines}
-    held = [{n for n, b in p.buffers.items() if n.endswith(".grad") and b.category in ("gradients", "gathered")} for p in workload.programs]
+    held = [{n for n, b in p.buffers.items() if n.endswith(".grad") and b.category in ("gradients", "gathered") and not _cut(b)} for p in workload.programs]
     out: dict[int, frozenset[str]] = {}
     for row in together:
         for c in row:
             others = set[str]().union(*(held[other] for other in row if other != c))
             out[c] = out.get(c, frozenset()) | (held[c] & others)
     return out
+
+
+def _cut(buffer: Buffer) -> bool:
+    """Has every rank of a pipeline a part of its own?"""
+    return any(axis == PIPELINE for _, axis in buffer.shard)
 
 
 def sums_due(program: Program, total: set[str], shared: frozenset[str], mirrored: bool) -> dict[str, tuple[str, ...]]:
