@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from .memory import memory_peak
 from .program.ops import DType
 from .provenance import Number
 from .topology.cluster import Accelerator
-from .topology.loader import accelerators
+from .topology.loader import accelerators, load_cluster
 from .units import format_memory, format_seconds
 from .words import known
 
@@ -59,13 +59,38 @@ def calibrate(out: Path, *, ranks: int | None, sizes: str) -> str:
 
 
 def calibrate_files(form: str, paths: Sequence[Path], cluster: str, out: Path) -> str:
-    """Fit a profile to measured files (`nccl-tests` or `kineto`) of a job on `cluster` and write it; what to say."""
-    from .collectives.calibration import from_kineto, from_nccl_tests
+    """Fit a profile to measured files (`nccl-tests`, `kineto` or `chakra`) of a job on `cluster` and write it; what to say."""
+    from .collectives.calibration import from_nccl_tests
 
     writable(out.parent)
-    profile, table = {"nccl-tests": from_nccl_tests, "kineto": from_kineto}[form](paths, cluster, out.stem)
+    profile, table = from_nccl_tests(paths, cluster, out.stem) if form == "nccl-tests" else _from_traces(form, paths, cluster, out.stem)
     save_profile(profile, out)
     return f"{table}\nwrote {out}"
+
+
+def _from_traces(form: str, paths: Sequence[Path], cluster: str, name: str) -> tuple[Profile, str]:
+    """A profile of the kernels and collectives in traces of a job, and what to say. Raises Refused where neither tells anything."""
+    from .collectives.calibration import from_samples, names_of
+    from .cost import kineto
+    from .traces.chakra import read_chakra
+    from .traces.kineto import read_kineto
+    from .traces.kinds import fitted
+
+    if form == "chakra":
+        found = read_chakra(paths)
+        traces, kernels, said = found.traces, found.kernels, str(found)
+    else:
+        traces = kineto.read(paths, needed=False)
+        kernels, said = [k for path in paths for k in read_kineto(path, needed=False).kernels], str(traces)
+    numbers, lines = fitted(kernels, load_cluster(cluster, max((c.ranks for c in traces.calls), default=1)).accelerator, f"{form} ({names_of(paths)})")
+    tables = [said, "\n".join(lines)]
+    profile = Profile(name, description=f"fitted to {form} ({names_of(paths)}) on {cluster}")
+    if traces.calls:
+        profile, table = from_samples(traces.samples(), cluster, name, f"{form} ({names_of(paths)})")
+        tables.append(table)
+    if not numbers and not traces.calls:
+        raise Refused(f"{names_of(paths)}: neither a collective with its sizes nor a kernel with FLOPs or bytes; profile with record_shapes=True")
+    return replace(profile, numbers={**numbers, **profile.numbers}), "\n\n".join(t for t in tables if t)
 
 
 # ---- one device

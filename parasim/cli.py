@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from . import cli_facts
+from . import cli_facts, cli_traces
 from .cli_calibrate import app as calibrate_app
 from .cli_common import AsJson, Overrides, RunFile
 from .cli_common import print_json as _print_json
@@ -314,7 +314,7 @@ def plot(
 @app.command()
 def report(
     source: Annotated[Path, typer.Argument(metavar="RUN.yaml|TIMELINE.npz", help="What to show; of a timeline also the report.json beside it.")],
-    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="Another one, to compare with.")] = None,
+    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="Another one, or a trace of torch.profiler (.json, .json.gz), to compare with.")] = None,
     html: Annotated[Path, typer.Option(metavar="OUT.html", help="The page: one file, for any browser, without a network.")] = ...,  # type: ignore[assignment]
     overrides: Overrides = None,
     variant: Annotated[str, typer.Option(metavar="K=V,K=V", help="Instead of OTHER: the same run with these settings.")] = "",
@@ -324,52 +324,6 @@ def report(
 
     write_page(source, other, overrides or (), variant, html)
     typer.echo(f"wrote {html}")
-
-
-@app.command()
-def export(
-    form: Annotated[str, typer.Argument(help="perfetto (ui.perfetto.dev), or memory-snapshot (pytorch.org/memory_viz).")],
-    timeline: Annotated[Path, typer.Argument(metavar="TIMELINE.npz")],
-    out: Annotated[Path, typer.Option(help="The file to write.")],
-    rank: Annotated[int, typer.Option(min=0, help="Whose memory.")] = 0,
-) -> None:
-    """Write a saved timeline for another tool."""
-    from .jobs import export_file
-
-    export_file(form, timeline, out, rank)
-    typer.echo(f"wrote {out}")
-
-
-@app.command("import")
-def import_file(
-    file: Annotated[Path, typer.Argument(help="Output of nvidia-smi topo -m, NCCL's topology XML, Slurm's topology.conf, or arguments of Megatron-LM.")],
-    kind: Annotated[str, typer.Option(help="nvidia-smi, nccl-xml, slurm (auto goes by the content), or megatron: a run file.")] = "auto",
-    out: Annotated[Path | None, typer.Option(help="The file to write; default cluster.yaml or run.yaml.")] = None,
-    accelerator: Annotated[str | None, typer.Option(help="Of a matrix or XML, where it shall not be guessed.")] = None,
-    server: Annotated[str, typer.Option(help="Slurm: the cluster of the catalog whose servers the nodes are.")] = "h100-hgx-ib400",
-    devices_per_node: Annotated[int | None, typer.Option(min=1, help="Slurm: devices of a node; default: those of the server.")] = None,
-    oversubscription: Annotated[float, typer.Option(help="Slurm: of every switch.")] = 1.0,
-    cluster: Annotated[str, typer.Option(help="Megatron: the cluster of the run.")] = "h100-hgx-ib400",
-    devices: Annotated[int | None, typer.Option(min=1, help="Megatron: devices of the run; default: what torchrun is told.")] = None,
-) -> None:
-    """Write a cluster file from a description of real machines, or a run file from the arguments of a training."""
-    from .jobs import import_run, import_topology
-
-    if kind == "megatron":
-        typer.echo(import_run(file, cluster, devices, out or Path("run.yaml")))
-        return
-    more = {"server": server, "devices_per_node": devices_per_node, "oversubscription": oversubscription}
-    typer.echo(import_topology(file, kind, out or Path("cluster.yaml"), accelerator=accelerator, **more))
-
-
-@app.command()
-def compare(predicted: Path, measured: Path, json: AsJson = False) -> None:
-    """Compare two timelines op by op: signed errors of the step, of every kind and axis, and of starts."""
-    from .api import Timeline
-    from .comparison import compare as compare_timelines
-
-    comparison = compare_timelines(Timeline.load(predicted), Timeline.load(measured))
-    _print_json(comparison.to_json()) if json else _print(str(comparison))
 
 
 @app.command()
@@ -392,6 +346,8 @@ def execute(
 
 for command in cli_facts.COMMANDS:
     app.command()(command)
+for name, command in cli_traces.COMMANDS.items():
+    app.command(name)(command)
 
 
 def main() -> None:

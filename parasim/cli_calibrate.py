@@ -66,7 +66,19 @@ def calibrate_kineto(
     cluster: Annotated[str, typer.Option(help="Where the job ran: catalog name or file.")],
     out: Out,
 ) -> None:
-    """Fit latency and bandwidth per op to the collectives of a traced job."""
+    """Fit rates of kernels (traces with record_shapes=True), latency and bandwidth of collectives to a traced job."""
     from .calibrating import calibrate_files
 
     typer.echo(calibrate_files("kineto", traces, cluster, out))
+
+
+@app.command("chakra")
+def calibrate_chakra(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Chakra execution traces, one per rank: NAME.<rank>.et.")],
+    cluster: Annotated[str, typer.Option(help="Where the job ran: catalog name or file.")],
+    out: Out,
+) -> None:
+    """List bytes and groups of collectives; fit rates of kernels, latency and bandwidth of collectives to a traced job."""
+    from .calibrating import calibrate_files
+
+    typer.echo(calibrate_files("chakra", traces, cluster, out))

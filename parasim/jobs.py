@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, simulate_run, time_schedule, time_study, writable
 from .collectives.table import MOST_RANKS, compared, parse_ranks, parse_sizes, rows, spreads
 from .config import Run, build
+from .config.imported import Imported
+from .config.megatron import from_megatron
+from .config.torchtitan import from_torchtitan
 from .cost.profile import load_profile
 from .documents import write
 from .errors import Failed, Malformed, Refused
@@ -34,10 +37,10 @@ if TYPE_CHECKING:
     from .plan.waits import Waits
     from .plan.whatif import WhatIf
 
-EXPORTS = ("perfetto", "memory-snapshot")
 OF_TIMELINES = ("gantt", "memory", "links")
 OF_CLUSTERS = ("cluster", "ladder")
 OF_RESULTS = ("scaling", "cliff", "buckets", "pareto")
+RUN_FORMS: Mapping[str, Callable[[str, str, str, int | None], Imported]] = {"megatron": from_megatron, "torchtitan": from_torchtitan}
 FORMATS = (".png", ".svg", ".pdf")
 SHOWN_AT_MOST = 12  # violations of one table
 
@@ -183,7 +186,7 @@ def plot_file(kind: str, source: str, out: Path, devices: int) -> None:
 
     known(kind, (*OF_TIMELINES, *OF_CLUSTERS, *OF_RESULTS), "plot")
     if kind in OF_RESULTS:
-        _write(picture(kind, Path(source)), out)
+        write_figure(picture(kind, Path(source)), out)
     else:
         draw(kind, load_cluster(source, devices) if kind in OF_CLUSTERS else Timeline.load(Path(source)), out)
 
@@ -192,6 +195,7 @@ def write_page(source: Path, other: Path | None, overrides: Sequence[str], varia
     """Write the page of a run file or a timeline.npz, alone or against another one or a variant of the run. Raises Malformed, and what `load` raises."""
     from .html import write
     from .plan.settings import variant as settings_of
+    from .traces.kineto import is_trace
 
     if out.suffix not in (".html", ".htm"):
         raise Malformed(f"--html {out}: the ending must be .html")
@@ -204,31 +208,24 @@ def write_page(source: Path, other: Path | None, overrides: Sequence[str], varia
         changed = _side(source, [*overrides, *(f"{k}={v}" for k, v in settings_of(variant))])
         write(out, first, replace(changed, name=f"{first.name}, {variant}"))
     else:
-        write(out, first, None if other is None else _side(other, overrides if {source.suffix, other.suffix}.isdisjoint({".npz"}) else ()))
+        both = other is not None and not any(p.suffix == ".npz" or is_trace(p) for p in (source, other))
+        write(out, first, None if other is None else _side(other, overrides if both else ()))
 
 
 def _side(path: Path, more: Sequence[str]) -> Side:
-    """What a page says of a run file with overrides, or of a timeline. Raises Malformed where a timeline is to be changed."""
-    from .html import side_of
+    """What a page says of a run file with overrides, of a timeline, or of a trace of torch.profiler. Raises Malformed where the latter are to be changed."""
+    from .html import Side, side_of
+    from .traces.kineto import is_trace, read_kineto
 
-    if path.suffix != ".npz":
+    if is_trace(path) and not more:
+        from .traces.beside import timeline_of
+
+        return Side(path.name, timeline_of(read_kineto(path)))
+    if path.suffix != ".npz" and not is_trace(path):
         return simulate_run(load(path, more)).side
     if more:
         raise Malformed(f"{path}: --set and --variant change run files; a timeline is what it is")
     return side_of(path)
-
-
-def export_file(form: str, source: Path, out: Path, rank: int) -> None:
-    """Write a timeline for another tool: `perfetto`, or `memory-snapshot` of one rank. Raises Malformed, Unparsable."""
-    from . import plots
-
-    known(form, EXPORTS, "export")
-    timeline = Timeline.load(source)
-    writable(out.parent)
-    if form == "perfetto":
-        plots.write_perfetto(timeline, out)
-    else:
-        plots.write_memory_snapshot(timeline, rank, out)
 
 
 def import_topology(path: Path, kind: str, out: Path, **more: Any) -> str:
@@ -243,15 +240,16 @@ def import_topology(path: Path, kind: str, out: Path, **more: Any) -> str:
     return "\n".join([f"{len(cluster.devices)} x {cluster.accelerator.name} in {servers} servers", *(f"note: {n}" for n in found.notes), f"wrote {out}"])
 
 
-def import_run(path: Path, cluster: str, devices: int | None, out: Path) -> str:
-    """Write the run that arguments of Megatron-LM ask for as a run file; what to say. Raises Malformed, Unparsable, InvalidLayout."""
-    from .config.megatron import from_megatron
+def import_run(path: Path, kind: str, cluster: str, devices: int | None, out: Path) -> str:
+    """Write the run that arguments of Megatron-LM or a config of torchtitan ask for as a run file; what to say.
 
+    Raises Malformed, Unparsable, InvalidLayout.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as e:
         raise Malformed(f"{path}: cannot be read ({e})") from e
-    keys, left_out, assumed = from_megatron(text, str(path), cluster, devices)
+    keys, left_out, assumed = RUN_FORMS[kind](text, str(path), cluster, devices)
     run = build(keys)
     writable(out.parent)
     write(keys, out)
@@ -264,10 +262,11 @@ def draw(kind: str, subject: Timeline | Cluster, out: Path) -> None:
     """Draw a timeline or a cluster into a PNG, SVG or PDF file, which appears only when it is whole. Raises Malformed."""
     from . import plots
 
-    _write(getattr(plots, kind)(subject), out)
+    write_figure(getattr(plots, kind)(subject), out)
 
 
-def _write(figure: Any, out: Path) -> None:
+def write_figure(figure: Any, out: Path) -> None:
+    """Write a picture as PNG, SVG or PDF; the file appears only when it is whole. Raises Malformed."""
     if out.suffix not in FORMATS:
         raise Malformed(f"--out {out}: the ending must be one of {', '.join(FORMATS)}")
     writable(out.parent)
@@ -300,7 +299,7 @@ def draw_rows(found: WhatIf, out: Path) -> None:
 
     bars = [("as written", found.baseline), *((v.name, v.report) for v in found.variants if v.report is not None)]
     picture = [(name, {part: share * report.step_time for part, share in shares(report).items()}, report.memory.fits) for name, report in bars]
-    _write(plots.bars(picture, found.name), out)
+    write_figure(plots.bars(picture, found.name), out)
 
 
 def collective_rows(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cost import kineto, nccl_tests
+from ..cost import nccl_tests
 from ..cost.profile import Profile, datasheet
 from ..cost.samples import Sample
 from ..errors import Malformed, Refused
@@ -30,23 +30,17 @@ def from_nccl_tests(paths: Sequence[Path], cluster: str | Path, name: str = "cal
     Raises as `nccl_tests.read`, `load_cluster` and `calibrate` do.
     """
     samples = nccl_tests.samples(paths)
-    return calibrate(samples, _cluster(cluster, samples), name, f"nccl-tests ({_names(paths)})")
+    return calibrate(samples, _cluster(cluster, samples), name, f"nccl-tests ({names_of(paths)})")
 
 
-def from_kineto(paths: Sequence[Path], cluster: str | Path, name: str = "calibrated") -> tuple[Profile, str]:
-    """A profile from traces of torch.profiler, one per rank, of a job on `cluster`; the text says work and skew, then the table.
-
-    Raises as `kineto.read`, `load_cluster` and `calibrate` do.
-    """
-    traces = kineto.read(paths)
-    samples = traces.samples()
-    profile, table = calibrate(samples, _cluster(cluster, samples), name, f"torch.profiler ({_names(paths)})")
-    return profile, f"{traces}\n\n{table}"
+def from_samples(samples: Sequence[Sample], cluster: str | Path, name: str, source: str) -> tuple[Profile, str]:
+    """A profile from the collectives of a traced job on `cluster`, and the table to print. Raises as `load_cluster` and `calibrate` do."""
+    return calibrate(samples, _cluster(cluster, samples), name, source)
 
 
 def _cluster(spec: str | Path, samples: Sequence[Sample]) -> Cluster:
     """With devices for the largest group, or as many as there are."""
-    ranks = sorted({s.ranks for s in samples}, reverse=True)
+    ranks = sorted({max(s.ranks, max(s.members, default=-1) + 1) for s in samples}, reverse=True)
     for count in ranks[:-1]:
         try:
             return load_cluster(spec, count)
@@ -55,7 +49,8 @@ def _cluster(spec: str | Path, samples: Sequence[Sample]) -> Cluster:
     return load_cluster(spec, ranks[-1])
 
 
-def _names(paths: Sequence[Path]) -> str:
+def names_of(paths: Sequence[Path]) -> str:
+    """The files in words."""
     return ", ".join(path.name for path in paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
 
 
@@ -97,7 +92,8 @@ def calibrate(samples: Sequence[Sample], cluster: Cluster, name: str, source: st
 
 def _parts(s: Sample, cluster: Cluster) -> tuple[float, float]:
     """Latency of the links and time of the bytes on the datasheet's network."""
-    members, base = cluster.devices[: s.ranks], datasheet()
+    known = s.members if max(s.members, default=-1) < len(cluster.devices) else ()
+    members, base = [cluster.devices[i] for i in known or range(s.ranks)], datasheet()
     if s.op == "sendrecv":
         pairs = zip(members, (*members[1:], members[0]), strict=True)
         made = max((send(s.nbytes, a, b, cluster, base) for a, b in pairs), key=lambda p: seconds(p, cluster, base))

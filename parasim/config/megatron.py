@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import Malformed, Unparsable
+from .imported import Imported, put
 
 Flags = Mapping[str, str | None]
 VOCABULARY = 50304  # GPT-2's 50,257, padded to a multiple of 128 as Megatron-LM pads
@@ -42,15 +43,7 @@ WORDS = ("normalization", "position-embedding-type", "recompute-granularity", "n
 LAUNCHER = ("nproc-per-node", "nnodes")
 
 
-class FromMegatron(NamedTuple):
-    """Keys of a run file, the flags that did not become any, and what was taken where the arguments are silent."""
-
-    keys: dict[str, Any]
-    left_out: tuple[str, ...]
-    assumed: tuple[str, ...]
-
-
-def from_megatron(text: str, name: str, cluster: str, devices: int | None) -> FromMegatron:
+def from_megatron(text: str, name: str, cluster: str, devices: int | None) -> Imported:
     """The run that the arguments in `text` ask for on `cluster`; devices are those of the launcher where none are given.
 
     Raises Malformed (no devices, a value that is no number, no vocabulary), Unparsable where it holds no such arguments.
@@ -62,13 +55,13 @@ def from_megatron(text: str, name: str, cluster: str, devices: int | None) -> Fr
     keys: dict[str, Any] = {"model": {"kind": "transformer", "vocab": VOCABULARY}, "cluster": cluster, "devices": devices or _launched(flags)}
     for flag, path in COUNTS.items():
         if flags.get(flag) is not None:
-            _put(keys, path, _count(flags, flag))
+            put(keys, path, _count(flags, flag))
     _model(flags, keys)
     _layout(flags, keys)
     keys["batch"].setdefault("global", keys["batch"].setdefault("micro", 1) * keys["devices"])
     known = {*COUNTS, *SWITCHES, *WORDS, *LAUNCHER}
     assumed = () if "vocab-size" in flags else (f"no --vocab-size: {VOCABULARY} tokens",)
-    return FromMegatron(keys, tuple(sorted(f"--{flag}" for flag in flags if flag not in known)), assumed)
+    return Imported(keys, tuple(sorted(f"--{flag}" for flag in flags if flag not in known)), assumed)
 
 
 def _flags(text: str) -> Flags:
@@ -97,12 +90,6 @@ def _launched(flags: Flags) -> int:
     if not flags.get("nproc-per-node"):
         raise Malformed("how many devices? Give --devices N, or torchrun's --nproc-per-node and --nnodes with the arguments")
     return _count(flags, "nproc-per-node") * (_count(flags, "nnodes") if flags.get("nnodes") else 1)
-
-
-def _put(keys: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    for part in path[:-1]:
-        keys = keys.setdefault(part, {})
-    keys[path[-1]] = value
 
 
 def _model(flags: Flags, keys: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,17 +43,25 @@ class Kernel(NamedTuple):
     call: str
     start: float
     seconds: float
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Call:
-    """One collective call over the ranks whose traces are there: `seconds` the shortest kernel, `waits` what each rank took beyond it."""
+    """One collective call over the ranks whose traces are there: `seconds` the shortest kernel, `waits` what each rank took beyond it; `members` as in
+    Sample."""
 
     op: str
     nbytes: int
     ranks: int
     seconds: float
     waits: Mapping[int, float]
+    members: tuple[int, ...] = ()
+
+    @property
+    def spread(self) -> tuple[int, ...]:
+        """Where its ranks lie, seen from the first: groups of one spread cross the network alike."""
+        return tuple(m - self.members[0] for m in self.members)
 
     @property
     def skew(self) -> float:
@@ -73,19 +82,25 @@ class Traces:
     unknown: Mapping[str, int]
 
     def samples(self) -> list[Sample]:
-        """One sample per op, size and ranks: the median over calls of the shortest kernel (complete calls, where there are any)."""
+        """One sample per op, size and spread of ranks: the median over calls of the shortest kernel (complete calls, where there are any)."""
         out = []
-        for key in dict.fromkeys((c.op, c.nbytes, c.ranks) for c in self.calls):
-            calls = [c for c in self.calls if (c.op, c.nbytes, c.ranks) == key]
+        for (op, nbytes, ranks, _), calls in self._alike().items():
             whole = [c for c in calls if c.complete] or calls
-            out.append(Sample(*key, 0, median(c.seconds for c in whole), f"{len(whole)} calls"))
+            out.append(Sample(op, nbytes, ranks, 0, median(c.seconds for c in whole), f"{len(whole)} calls", calls[0].members))
         return out
+
+    def _alike(self) -> dict[tuple[str, int, int, tuple[int, ...]], list[Call]]:
+        found: dict[tuple[str, int, int, tuple[int, ...]], list[Call]] = {}
+        for c in self.calls:
+            found.setdefault((c.op, c.nbytes, c.ranks, c.spread), []).append(c)
+        return found
 
     def __str__(self) -> str:
         """Calls, work and skew per op, size and ranks."""
+        if not self.calls and not self.unknown:
+            return ""
         lines = [f"{'op':16} {'bytes':>14} {'ranks':>6} {'calls':>6} {'work':>10} {'skew, median':>13} {'most':>10}"]
-        for sample in self.samples():
-            calls = [c for c in self.calls if (c.op, c.nbytes, c.ranks) == sample[:3]]
+        for sample, calls in zip(self.samples(), self._alike().values(), strict=True):
             skews = [c.skew * 1e6 for c in calls]
             partly = sum(not c.complete for c in calls)
             note = f"  ({partly} without the traces of all ranks)" if partly else ""
@@ -95,8 +110,8 @@ class Traces:
         return "\n".join(lines)
 
 
-def read(paths: Sequence[Path]) -> Traces:
-    """The calls in the traces of several ranks.
+def read(paths: Sequence[Path], *, needed: bool = True) -> Traces:
+    """The calls in the traces of several ranks; without `needed` there may be none.
 
     Raises `Malformed` for a missing file, `Unparsable` for one that is no trace, `Refused` where two files are of one rank or no collective is found.
     """
@@ -104,21 +119,22 @@ def read(paths: Sequence[Path]) -> Traces:
     unknown: dict[str, int] = {}
     seen: dict[int, Path] = {}
     for number, path in enumerate(paths):
-        tree = _load(path)
+        tree = load_trace(path)
         info = tree.get("distributedInfo")
         rank = int(info["rank"]) if isinstance(info, Mapping) and isinstance(info.get("rank"), int) else number
         if rank in seen:
             raise Refused(f"{path}: is a trace of rank {rank}, and so is {seen[rank]}; give one file per rank")
         seen[rank] = path
-        kernels += _kernels(tree["traceEvents"], rank, unknown)
-    if not kernels:
+        kernels += nccl_kernels(tree["traceEvents"], rank, unknown)
+    if needed and not kernels:
         raise Refused(
             f"{', '.join(map(str, paths))}: no NCCL kernel with 'Collective name' and sizes; profile with torch.profiler on a version that records them"
         )
-    return Traces(tuple(_calls(kernels)), unknown)
+    return Traces(tuple(calls_of(kernels)), unknown)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_trace(path: Path) -> dict[str, Any]:
+    """The document of a trace, plain or gzip, with its traceEvents. Raises Malformed for a missing file, Unparsable for one that is no trace."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode("utf-8", errors="replace")
@@ -139,18 +155,18 @@ def _load(path: Path) -> dict[str, Any]:
     return tree
 
 
-def _kernels(events: Sequence[Any], rank: int, unknown: dict[str, int]) -> Iterator[Kernel]:
+def nccl_kernels(events: Sequence[Any], rank: int, unknown: dict[str, int]) -> Iterator[Kernel]:
     """NCCL kernels in order of start; a kernel without the fields takes those of the record_param_comms with its external id."""
-    notes = {e["args"].get("External id"): e["args"] for e in _complete(events) if e.get("name") == "record_param_comms" and isinstance(e.get("args"), Mapping)}
+    notes = {e["args"].get("External id"): e["args"] for e in complete(events) if e.get("name") == "record_param_comms" and isinstance(e.get("args"), Mapping)}
     order: dict[tuple[str, str, int], int] = {}
-    for event in sorted(_complete(events), key=lambda e: float(e["ts"])):
+    for event in sorted(complete(events), key=lambda e: float(e["ts"])):
         name = str(event.get("name", ""))
         if not name.lower().startswith("nccl") or event.get("cat") not in ("kernel", "Kernel"):
             continue
         args: Mapping[str, Any] = event["args"] if isinstance(event.get("args"), Mapping) else {}
         args = args if "Collective name" in args else {**notes.get(args.get("External id"), {}), **args}
         word = str(args.get("Collective name", name))
-        op, nbytes, size = OPS.get(word), _bytes(args), args.get("Group size")
+        op, nbytes, size = OPS.get(word), larger_bytes(args), args.get("Group size")
         if op is None or nbytes is None or not isinstance(size, int) or size < 2:
             unknown[word] = unknown.get(word, 0) + 1
             continue
@@ -158,28 +174,36 @@ def _kernels(events: Sequence[Any], rank: int, unknown: dict[str, int]) -> Itera
         key = (group, op, nbytes)
         order[key] = order.get(key, 0) + 1
         call = f"seq {args['Seq']}" if "Seq" in args else f"call {order[key]}"
-        yield Kernel(rank, op, nbytes, size, group, call, float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6)
+        yield Kernel(rank, op, nbytes, size, group, call, float(event["ts"]) * 1e-6, float(event["dur"]) * 1e-6, _members(args, size))
 
 
-def _complete(events: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
+def _members(args: Mapping[str, Any], size: int) -> tuple[int, ...]:
+    """The ranks of "Process Group Ranks" ("[0, 1]"); () where it is missing or cut short."""
+    ranks = tuple(int(r) for r in re.findall(r"\d+", str(args.get("Process Group Ranks", ""))))
+    return ranks if len(ranks) == size else ()
+
+
+def complete(events: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
+    """Events with a start and a duration (microseconds)."""
     for event in events:
         if isinstance(event, Mapping) and event.get("ph") == "X" and all(isinstance(event.get(key), int | float) for key in ("ts", "dur")):
             yield event
 
 
-def _bytes(args: Mapping[str, Any]) -> int | None:
-    """The larger buffer; None where counts or the dtype are unknown."""
+def larger_bytes(args: Mapping[str, Any]) -> int | None:
+    """Bytes of the larger buffer of a call; None where counts or the dtype are unknown."""
     counts = [args.get("In msg nelems"), args.get("Out msg nelems")]
     width = DTYPE_BYTES.get(str(args.get("dtype", "")).lower())
     known = [c for c in counts if isinstance(c, int)]
     return max(known) * width if known and width and max(known) > 0 else None
 
 
-def _calls(kernels: Sequence[Kernel]) -> Iterator[Call]:
+def calls_of(kernels: Sequence[Kernel]) -> Iterator[Call]:
+    """Kernels of one group, op, size and number over all ranks make a call; one that took no time makes none."""
     groups: dict[tuple[str, str, int, str], list[Kernel]] = {}
     for kernel in kernels:
         groups.setdefault((kernel.group, kernel.op, kernel.nbytes, kernel.call), []).append(kernel)
     for members in groups.values():
         work = min(k.seconds for k in members)
         if work > 0:
-            yield Call(members[0].op, members[0].nbytes, members[0].size, work, {k.rank: k.seconds - work for k in members})
+            yield Call(members[0].op, members[0].nbytes, members[0].size, work, {k.rank: k.seconds - work for k in members}, members[0].members)

@@ -16,7 +16,7 @@ DTYPE_BYTES = {
 class Sample(NamedTuple):
     """One measured call: `op` as a Program names it (or sendrecv), the larger buffer of a rank (bytes), ranks, servers (0: not known), seconds.
 
-    `at` is file:line, or the file and the number of the call.
+    `at` is file:line, or the file and the number of the call. `members` are the ranks, () where they are not known: then the first so many.
     """
 
     op: str
@@ -25,6 +25,7 @@ class Sample(NamedTuple):
     nodes: int
     seconds: float
     at: str
+    members: tuple[int, ...] = ()
 
     @property
     def algbw(self) -> float:

@@ -11,7 +11,7 @@ from ..memory import memory_curve, memory_peaks
 from ..program.ops import COMPUTE as COMPUTE_STREAM
 from ..report import Window, rank_gaps
 from ..report.folding import ranges
-from ..report.lanes import lane_of, runs
+from ..report.lanes import apart, lane_of, runs
 from .columns import WHOLE, Columns, distinct
 from .details import op_details, op_links, partners
 from .side import Side
@@ -78,9 +78,9 @@ class Bars:
         names, order = [], []
         for name in [COMPUTE_STREAM, *sorted(set(kinds) - {COMPUTE_STREAM})]:
             mine = rows[np.isin(ops["stream"][rows], kinds[name])]
-            for i, lane in enumerate(_apart(ops, mine)):
+            for i, lane in enumerate(apart(ops["start"][mine], ops["end"][mine], NANOSECOND)):
                 names.append((name if i == 0 else f"{name} ({i + 1})", len(lane)))
-                order.append(lane)
+                order.append(mine[lane])
         return names, np.concatenate(order)
 
     def _ops(self, order: NDArray[np.int64], lanes: list[tuple[int, list[tuple[str, int]], NDArray[np.int64]]]) -> dict[str, Any]:
@@ -173,18 +173,3 @@ class Bars:
         before[heads[heads < len(before)]] = 0
         self.columns.put(f"{name}_gap", np.maximum(first - before, 0), "u4")
         self.columns.put(f"{name}_seconds", np.maximum(last - np.maximum(first, before), 0), "u4")
-
-
-def _apart(ops: NDArray[Any], rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Rows in order of time, dealt to as few lanes as keep the bars of a lane from overlapping."""
-    rows = rows[np.lexsort((ops["op"][rows], ops["end"][rows], ops["start"][rows]))]
-    start, end = ops["start"][rows], ops["end"][rows]
-    if len(rows) < 2 or not (start[1:] < np.maximum.accumulate(end)[:-1] - NANOSECOND).any():
-        return [rows]
-    free: list[float] = []
-    lane = np.empty(len(rows), dtype=np.int64)
-    for i, (a, b) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        k = next((k for k, t in enumerate(free) if t <= a + NANOSECOND), len(free))
-        free[k : k + 1] = [b]
-        lane[i] = k
-    return [rows[lane == k] for k in range(len(free))]

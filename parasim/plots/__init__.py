@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .bars_plot import bars
+    from .beside_plot import beside
+    from .chrome_export import write as write_chrome
     from .cliff_plot import cliff
     from .cluster_plot import cluster
+    from .csv_export import write as write_csv
     from .curves_plot import bubble, bucket_sweep, curves
     from .gantt_plot import gantt
     from .ladder_plot import ladder
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "bars": ("bars_plot", "bars"),
+    "beside": ("beside_plot", "beside"),
     "bubble": ("curves_plot", "bubble"),
     "bucket_sweep": ("curves_plot", "bucket_sweep"),
     "cliff": ("cliff_plot", "cliff"),
@@ -36,11 +40,14 @@ _WHERE = {
     "parity": ("parity_plot", "parity"),
     "phases": ("phases_plot", "phases"),
     "scaling": ("scaling_plot", "scaling"),
+    "write_chrome": ("chrome_export", "write"),
+    "write_csv": ("csv_export", "write"),
     "write_memory_snapshot": ("memory_snapshot", "write"),
     "write_perfetto": ("perfetto_export", "write"),
 }
 __all__ = [
     "bars",
+    "beside",
     "bubble",
     "bucket_sweep",
     "cliff",
@@ -54,6 +61,8 @@ __all__ = [
     "parity",
     "phases",
     "scaling",
+    "write_chrome",
+    "write_csv",
     "write_memory_snapshot",
     "write_perfetto",
 ]

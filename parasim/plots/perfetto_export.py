@@ -18,6 +18,7 @@ from ..errors import Malformed
 from ..memory import memory_curve
 from ..program.ops import AXES, CATEGORIES
 from ..report.labels import op_names
+from ..report.lanes import apart
 from ..timeline import COMPUTE, KINDS, Timeline
 from ..timeline_columns import merged
 
@@ -65,9 +66,8 @@ class _Trace:
         low, high = np.searchsorted(timeline.ops["rank"], ranks, "left"), np.searchsorted(timeline.ops["rank"], ranks, "right")
         for order, (rank, a, b) in enumerate(zip(ranks, low, high, strict=True)):
             process = self._process(rank, order)
-            for position, stream in enumerate(np.unique(timeline.ops["stream"][a:b])):
-                track = self._track(process, timeline.streams[stream], position)
-                self._slices(a + np.flatnonzero(timeline.ops["stream"][a:b] == stream), track, iids, leaving, entering)
+            for position, (name, rows) in enumerate(tracks(timeline, a, b)):
+                self._slices(rows, self._track(process, name, position), iids, leaving, entering)
             self._memory(rank, process)
         self._flush()
 
@@ -162,7 +162,7 @@ class _Trace:
             descriptor = self._describe(name, process, 1000 + order)
             descriptor.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
             track = self.tracks
-            changed = _thinned(values, np.flatnonzero(np.append(True, values[1:] != values[:-1])), self.points)
+            changed = thinned(values, np.flatnonzero(np.append(True, values[1:] != values[:-1])), self.points)
             for time, value in zip(times[changed].tolist(), values[changed].tolist(), strict=True):
                 packet = self._packet()
                 packet.timestamp = max(time, 0)
@@ -171,7 +171,19 @@ class _Trace:
                 packet.track_event.counter_value = round(value)
 
 
-def _thinned(values: NDArray[np.float64], at: NDArray[np.int64], points: int) -> NDArray[np.int64]:
+def tracks(timeline: Timeline, low: int, high: int) -> list[tuple[str, NDArray[np.int64]]]:
+    """(name, rows in order of time) of the streams of the rows from `low` to `high`; ops of a stream that overlap get tracks of their own."""
+    ops = timeline.ops[low:high]
+    starts, ends = (np.rint(ops[name] * NANOSECONDS) for name in ("start", "end"))
+    out = []
+    for stream in np.unique(ops["stream"]).tolist():
+        mine = np.flatnonzero(ops["stream"] == stream)
+        for k, lane in enumerate(apart(starts[mine], ends[mine])):
+            out.append((timeline.streams[stream] + (f" ({k + 1})" if k else ""), low + mine[lane]))
+    return out
+
+
+def thinned(values: NDArray[np.float64], at: NDArray[np.int64], points: int) -> NDArray[np.int64]:
     """The first entry of `at` and, of each of `points` runs of neighbours, the highest (so the peak stays exact) and the last."""
     if len(at) <= 2 * points:
         return at

@@ -41,6 +41,21 @@ def lane_of(stream: str) -> str:
     return ".".join(stream.split(".")[:2])
 
 
+def apart(start: NDArray[np.float64], end: NDArray[np.float64], least: float = 0.0) -> list[NDArray[np.int64]]:
+    """Positions of intervals in order of time, dealt to as few lanes as keep those of a lane from overlapping by more than `least`."""
+    order = np.lexsort((np.arange(len(start)), end, start))
+    start, end = start[order], end[order]
+    if len(order) < 2 or not (start[1:] < np.maximum.accumulate(end)[:-1] - least).any():
+        return [order]
+    free: list[float] = []
+    lane = np.empty(len(order), dtype=np.int64)
+    for i, (a, b) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        k = next((k for k, t in enumerate(free) if t <= a + least), len(free))
+        free[k : k + 1] = [b]
+        lane[i] = k
+    return [order[lane == k] for k in range(len(free))]
+
+
 def runs(queue: NDArray[Any]) -> Runs:
     """Ops of a compute stream (in order, at least one) that work on one microbatch of a stage without a gap are one run."""
     key = row_keys(queue, ("step", "phase", "stage", "microbatch"))

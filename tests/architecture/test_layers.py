@@ -14,10 +14,10 @@ LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("config",),),
     (("lowering",), ("collectives",)),
     (("sim",), ("executor",)),
-    (("memory", "report", "comparison", "plots", "html"),),
+    (("memory", "report", "comparison", "plots", "html", "traces"),),
     (("plan",),),
-    (("api", "jobs", "calibrating"),),
-    (("cli", "cli_common", "cli_facts", "cli_calibrate", "__main__"),),
+    (("api", "jobs", "calibrating", "tracing"),),
+    (("cli", "cli_common", "cli_facts", "cli_traces", "cli_calibrate", "__main__"),),
 )
 BANNED = {
     "lowering": {"topology", "collectives", "cost"},

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from parasim.collectives.calibration import calibrate, from_kineto, from_nccl_tests
+from parasim.calibrating import calibrate_files
+from parasim.collectives.calibration import calibrate, from_nccl_tests
 from parasim.collectives.catalog import ALGORITHMS
 from parasim.collectives.plan import channel_rate, plan, seconds, send
 from parasim.cost.nccl_tests import Log, Row, render
@@ -71,10 +72,21 @@ def test_traces_become_a_profile(tmp_path: Path) -> None:
     for rank in range(8):  # rank 7 comes last: the others wait for it
         event = {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 100 * rank, "dur": 1000 + 100 * (7 - rank), "args": fields}
         (tmp_path / f"{rank}.json").write_text(json.dumps({"distributedInfo": {"rank": rank}, "traceEvents": [event]}))
-    profile, text = from_kineto(sorted(tmp_path.glob("*.json")), "h100-hgx-ib400")
+    text = calibrate_files("kineto", sorted(tmp_path.glob("*.json")), "h100-hgx-ib400", tmp_path / "traced.yaml")
+    profile = load_profile(tmp_path / "traced.yaml")
     cluster = load_cluster("h100-hgx-ib400", 8)
     assert seconds(plan("all_reduce", 2**28, cluster.devices, cluster, profile), cluster, profile) == pytest.approx(1e-3, rel=1e-2)
     assert "700.0us" in text  # the skew: rank 0 waits seven times 100 us
+
+
+def test_a_group_over_two_servers_is_planned_where_it_ran(tmp_path: Path) -> None:
+    """Ranks 0 and 8 are on two servers, 0 and 1 on one: equal bytes, other links."""
+    cluster = load_cluster("h100-hgx-ib400", 16)
+    for ranks in ((0, 1), (0, 8)):
+        members = [cluster.devices[r] for r in ranks]
+        taken = seconds(plan("all_reduce", 2**28, members, cluster, datasheet()), cluster, datasheet())
+        profile, _ = calibrate([Sample("all_reduce", 2**28, 2, 0, taken, "", ranks)], cluster, "x", "y")
+        assert profile.get("collective.all_reduce.bandwidth_factor") == pytest.approx(1.0, rel=1e-3)
 
 
 def test_profiles_know_every_algorithm() -> None:

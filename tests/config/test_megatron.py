@@ -55,7 +55,7 @@ def test_defaults_are_those_of_gpt() -> None:
 
 def test_the_file_that_is_written_loads(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(SCRIPT)
-    said = import_run(tmp_path / "train.sh", "h100-hgx-ib400", 32, tmp_path / "run.yaml")
+    said = import_run(tmp_path / "train.sh", "megatron", "h100-hgx-ib400", 32, tmp_path / "run.yaml")
     assert said.splitlines()[:2] == ["tp 2 x cp 1 x pp 2 x dp 8 on h100-hgx-ib400", "note: not used: --lr, --min-lr"]
     assert ps.load(tmp_path / "run.yaml").devices == 32
 
