@@ -73,8 +73,8 @@ def _from_traces(form: str, paths: Sequence[Path], cluster: str, name: str) -> t
     from .collectives.calibration import from_samples, names_of
     from .cost import kineto
     from .traces.chakra import read_chakra
-    from .traces.kineto import read_kineto
     from .traces.kinds import fitted
+    from .traces.kineto import read_kineto
 
     if form == "chakra":
         found = read_chakra(paths)

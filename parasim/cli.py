@@ -314,7 +314,7 @@ def plot(
 @app.command()
 def report(
     source: Annotated[Path, typer.Argument(metavar="RUN.yaml|TIMELINE.npz", help="What to show; of a timeline also the report.json beside it.")],
-    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="Another one, or a trace of torch.profiler (.json, .json.gz), to compare with.")] = None,
+    other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="Another one to compare with, or a trace of torch.profiler.")] = None,
     html: Annotated[Path, typer.Option(metavar="OUT.html", help="The page: one file, for any browser, without a network.")] = ...,  # type: ignore[assignment]
     overrides: Overrides = None,
     variant: Annotated[str, typer.Option(metavar="K=V,K=V", help="Instead of OTHER: the same run with these settings.")] = "",
@@ -346,8 +346,8 @@ def execute(
 
 for command in cli_facts.COMMANDS:
     app.command()(command)
-for name, command in cli_traces.COMMANDS.items():
-    app.command(name)(command)
+for name, exchange in cli_traces.COMMANDS.items():
+    app.command(name)(exchange)
 
 
 def main() -> None:

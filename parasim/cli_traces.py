@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -62,4 +63,4 @@ def compare(
     print_answer(compare_files(predicted, measured, overrides or (), out), json)
 
 
-COMMANDS = {"export": export, "import": import_file, "compare": compare}
+COMMANDS: Mapping[str, Callable[..., None]] = {"export": export, "import": import_file, "compare": compare}

@@ -99,12 +99,14 @@ def load(path: Path) -> Timeline:
         with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as z:
             header = json.loads(z["header"].tobytes().decode())
             if not isinstance(header, dict):
-                raise ValueError(f"the header is a {type(header).__name__}")
+                raise _Wrong(f"its header is a {type(header).__name__}")
             if header.get("version") == VERSION:
                 columns = _checked(z)
                 parts = _parts(columns)
+    except _Wrong as e:
+        raise Unparsable(f"{path}: not a parasim timeline: {e}") from e
     except Exception as e:  # a damaged file can fail anywhere in zip, deflate or npy
-        raise Unparsable(f"{path}: not a parasim timeline ({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'empty'})") from e
+        raise Unparsable(f"{path}: not a parasim timeline: {_damage(path)}") from e
     if header.get("version") != VERSION:
         raise Unparsable(f"{path}: timeline version {header.get('version')}, this parasim reads {VERSION}; make it again with this parasim")
     flows = np.empty(len(columns["flows.op"]), dtype=FLOWS)
@@ -122,20 +124,39 @@ def load(path: Path) -> Timeline:
     )
 
 
+class _Wrong(ValueError):
+    """What is wrong with a file that can be read."""
+
+
+def _damage(path: Path) -> str:
+    """Why a file cannot be read, by how it begins and ends: a zip has its table of contents at the end."""
+    if not path.stat().st_size:
+        return "it is empty"
+    with open(path, "rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            return "it is no .npz file; parasim run writes timeline.npz"
+    try:
+        with ZipFile(path) as archive:
+            whole = "header.npy" in archive.namelist()
+    except Exception:  # zipfile raises more than BadZipFile over what is damaged
+        return "it is cut off or damaged"
+    return "its contents are damaged; make it again with parasim run" if whole else "it has no header; parasim run writes timeline.npz"
+
+
 def _checked(z: Any) -> Columns:
-    """Every member, of the right type. Raises ValueError naming what is missing or of another type."""
+    """Every member, of the right type. Raises _Wrong naming what is missing or of another type."""
     needed = [name for name in FORM if not name.startswith("memory.") or "memory.rank" in z]
     missing = [name for name in needed if name not in z]
     if missing:
-        raise ValueError(f"{', '.join(missing)} missing")
+        raise _Wrong(f"{', '.join(missing)} missing")
     columns = {name: z[name] for name in needed}
     for name, values in columns.items():
         if values.ndim != 1 or values.dtype != FORM[name]:
-            raise ValueError(f"column {name} is {values.dtype} of shape {values.shape}, not a row of {FORM[name]}")
+            raise _Wrong(f"column {name} is {values.dtype} of shape {values.shape}, not a row of {FORM[name]}")
     counts = {n: int(columns[f"scripts.count.{n}"].sum()) for n in COUNTS}
     scripts = columns["parts.script"]
     if len(scripts) and not 0 <= scripts.min() <= scripts.max() < len(columns["scripts.count.ops"]):
-        raise ValueError("column parts.script names a script that is not there")
+        raise _Wrong("column parts.script names a script that is not there")
     played = int(columns["scripts.count.ops"][scripts].sum())
     lengths = {"parts.start": played, "parts.end": played, "parts.rank": len(scripts), "parts.ready": len(columns["parts.late"])}
     lengths |= {f"scripts.{n}": counts["ops"] for n in FIXED} | {"scripts.waiting": counts["edges"], "scripts.awaited": counts["edges"]}
@@ -145,7 +166,7 @@ def _checked(z: Any) -> Columns:
     lengths |= {name: len(columns["memory.rank"]) for name in columns if name.startswith("memory.")}
     for name, rows in lengths.items():
         if len(columns[name]) != rows:
-            raise ValueError(f"column {name} has {len(columns[name])} rows, not {rows}")
+            raise _Wrong(f"column {name} has {len(columns[name])} rows, not {rows}")
     return columns
 
 

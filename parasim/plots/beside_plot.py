@@ -52,7 +52,8 @@ def _timelines(axes: Axes, comparison: Beside, sides: list[tuple[Timeline, Lanes
         begin = min((float(ops["start"].min()) for _, ops in mine), default=0.0)
         for name, ops in mine:
             for colour, label, chosen in _looks(timeline, ops):
-                spans = np.stack(((chosen["start"] - begin) / scale, (chosen["end"] - chosen["start"]) / scale), axis=1)
+                starts, lengths = (chosen["start"] - begin) / scale, (chosen["end"] - chosen["start"]) / scale
+                spans = list(zip(starts.tolist(), lengths.tolist(), strict=True))
                 axes.broken_barh(spans, (row, 0.8), facecolors=colour, linewidth=0, rasterized=len(spans) > 5000)
                 used[label] = colour
             labels.append((row + 0.4, f"{side}\n{name}" if name == "compute" else name))
@@ -62,7 +63,8 @@ def _timelines(axes: Axes, comparison: Beside, sides: list[tuple[Timeline, Lanes
     axes.set_ylim(row - 0.4, -0.2)
     style.bare(axes)
     axes.tick_params(axis="y", length=0)
-    axes.legend(handles=[Patch(facecolor=c, label=n) for n, c in used.items()], loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=8, fontsize=7, frameon=False)
+    patches = [Patch(facecolor=colour, label=name) for name, colour in used.items()]
+    axes.legend(handles=patches, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=8, fontsize=7, frameon=False)
     error = comparison.predicted_step / comparison.measured_step - 1 if comparison.measured_step else 0.0
     said = f"predicted {format_seconds(comparison.predicted_step)}, measured {format_seconds(comparison.measured_step)} ({100 * error:+.1f} %)"
     style.title(axes, f"step of rank {comparison.rank}: {said}")

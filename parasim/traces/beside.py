@@ -22,8 +22,8 @@ from ..report import rank_times, step_window
 from ..timeline import FIXED, FLOWS, NO_LIVES, OPS, Part, Script, Timeline
 from ..timeline import KINDS as OP_KINDS
 from ..units import format_seconds
-from .kineto import Activity, Traced
 from .kinds import WORDS
+from .kineto import Activity, Traced
 from .shares import Simulated
 
 SCHEMA = "parasim.beside/1"
@@ -114,7 +114,8 @@ def lay_beside(run: Simulated, traced: Traced) -> Beside:
     rank = traced.rank if traced.rank < world else 0
     ours, theirs = _predicted(run, rank), _measured(traced)
     names = sorted({*ours, *theirs}, key=lambda n: -max(ours.get(n, (0.0, 0))[0], theirs.get(n, (0.0, 0))[0]))
-    rows = [Row(n, *(side.get(n, (0.0, 0))[0] for side in (ours, theirs)), *(side.get(n, (0.0, 0))[1] for side in (ours, theirs))) for n in names]
+    pairs = [(name, ours.get(name, (0.0, 0)), theirs.get(name, (0.0, 0))) for name in names]
+    rows = [Row(name, a[0], b[0], a[1], b[1]) for name, a, b in pairs]
     window = step_window(run.timeline)
     times = rank_times(run.timeline, window)[run.part(rank).rank]
     predicted = (times.compute, float(times.exposed.sum()), times.idle)

@@ -175,9 +175,7 @@ class _Rank:
         return node
 
     def _node(self, name: str, kind: int, awaited: list[int], start: float, seconds: float, *, on_host: bool = False) -> Any:
-        node = Node(
-            id=self.count, name=name, type=kind, data_deps=awaited, start_time_micros=round(start * 1e6), duration_micros=round(seconds * 1e6)
-        )
+        node = Node(id=self.count, name=name, type=kind, data_deps=awaited, start_time_micros=round(start * 1e6), duration_micros=round(seconds * 1e6))
         node.attr.add(name="is_cpu_op", bool_val=on_host)
         node.attr.add(name="seconds", double_val=max(seconds, 0.0))
         self.count += 1

@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from ..cost.device import Device
 from ..cost.kineto import OPS
 from ..cost.pricing import PRICES
 from ..errors import Refused
 from ..program.ops import DTYPE_BYTES
 from ..provenance import Number
+from ..topology.cluster import Accelerator
 
 KernelKind = Literal["matmul", "attention", "memory", "transfer"]
 WORDS: Mapping[str, str] = {"matmul": "products (GEMM)", "attention": "attention", "memory": "bound by memory", "host": "on the host", "time": "given times"}
@@ -43,7 +43,7 @@ def kind_of(name: str) -> KernelKind:
     """The kind of a kernel of a GPU, of an op of torch, or of a kernel of a Program."""
     if name in PRICES:
         kind = PRICES[name].kind
-        return kind if kind in ("matmul", "attention") else "memory"  # type: ignore[return-value]
+        return kind if kind in ("matmul", "attention") else "memory"
     if TRANSFER.search(name):
         return "transfer"
     if ATTENTION.search(name):
@@ -66,7 +66,7 @@ def dtype_of(torch_name: object) -> str:
     return DTYPES.get(word, word if word in DTYPE_BYTES else "")
 
 
-def fitted(kernels: Sequence[Timed], accelerator: Device, source: str) -> tuple[dict[str, Number], list[str]]:
+def fitted(kernels: Sequence[Timed], accelerator: Accelerator, source: str) -> tuple[dict[str, Number], list[str]]:
     """Fractions of the datasheet's rates that traced kernels reach, and lines that say so.
 
     Of each kind, all FLOPs (bytes for what is bound by memory) at the peak over all seconds: what keeps the total of a step. Kernels without them,
@@ -100,11 +100,11 @@ def _backward(name: str) -> bool:
     return bool(re.search(r"_grad|backward|bwd", name, re.IGNORECASE))
 
 
-def _ideal(kernel: Timed, accelerator: Device) -> float:
+def _ideal(kernel: Timed, accelerator: Accelerator) -> float:
     """Seconds on the datasheet, 0 where that is not known."""
     if kernel.kind == "memory":
         return kernel.nbytes / accelerator.memory_bandwidth.value
     try:
-        return kernel.flops / accelerator.peak(kernel.dtype) if kernel.flops and kernel.dtype else 0.0  # type: ignore[arg-type]
+        return kernel.flops / accelerator.peak(kernel.dtype) if kernel.flops and kernel.dtype else 0.0
     except Refused:
         return 0.0

@@ -101,7 +101,10 @@ def read_kineto(path: Path, *, needed: bool = True) -> Traced:
     ops = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op" and isinstance(e.get("args"), Mapping) and "External id" in e["args"]}
     device = [e for e in events if str(e.get("cat", "")).lower() in DEVICE]
     phases = _Phases(events)
-    activities = [_of_device(e, ops, phases) for e in device] if device else [_activity(e, e, f"thread {e.get('tid')}", phases.of(e)) for e in _outermost(events)]
+    if device:
+        activities = [_of_device(e, ops, phases) for e in device]
+    else:
+        activities = [_activity(e, e, f"thread {e.get('tid')}", phases.of(e)) for e in _outermost(events)]
     if needed and not activities:
         raise Refused(f"{path}: holds no kernel of a GPU and no op of torch; profile with activities CPU and CUDA")
     info = tree.get("distributedInfo")

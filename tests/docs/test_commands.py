@@ -1,33 +1,41 @@
-"""Every command in README and guides is run as it stands, in the order of its page, in a folder with the files that the page shows.
+"""Every command in README, tutorial and guides is run as it stands, in the order of its page, in a folder with the files that the page shows.
 
-The commands of the tutorial are parsed, and the cheap ones run, by test_examples.py.
+What starts processes runs in tests of its own, below; `make` and `pip` are run by .ci/run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from parasim.errors import ParasimError
 
-from .test_examples import ROOT, arguments, group
+from .test_examples import ROOT, group
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
-PAGES = [ROOT / "README.md", *GUIDES]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *GUIDES]
 BLOCK = re.compile(r"(?:^<!-- file: (\S+) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"# (\S+\.yaml)\n")
-# What starts processes, or installs: real jobs and calibrations are run by the tests of the executor, `make` and `pip` by .ci/run.
-ELSEWHERE = re.compile(r"^(make|pip|python -m venv|\.|ruff|pytest|torchrun|export|parasim calibrate collectives)\b|^\. ")
+# What installs, and what starts processes or follows from it
+ELSEWHERE = re.compile(r"^(make|pip|python -m venv|\.|ruff|pytest|export)\b|^\. ")
+JOBS = re.compile(r"^(torchrun|python -m validation|parasim calibrate collectives)\b|profile=\$PWD/profile.yaml|measured.npz")
 
 
 @pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pictures of a run are drawn in tests/plots; here their files are enough."""
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures of a run are drawn in tests/plots; here their files are enough, unless real processes run."""
+    if request.node.get_closest_marker("processes"):
+        return
     monkeypatch.setattr("parasim.plots.artist.subprocess.Popen", _no_process)
     monkeypatch.setattr("parasim.plots.artist.draw", lambda timeline, pictures, dpi: [p.path.write_bytes(b"") for p in pictures])
 
@@ -80,7 +88,7 @@ def _console(folder: Folder, text: str) -> int:
     refused = re.search(r"^\$ echo \$\?\n(\d+)$", text, re.MULTILINE)
     ran = 0
     for line in lines:
-        if line.startswith("echo") or ELSEWHERE.search(line):
+        if line.startswith("echo") or ELSEWHERE.search(line) or JOBS.search(line):
             continue
         folder.run(line)
         ran += 1
@@ -88,41 +96,101 @@ def _console(folder: Folder, text: str) -> int:
     return ran
 
 
-# The rows of the table of commands that can be run with what follows; the others are run in the tests named.
-TABLE_ELSEWHERE = {
-    "search": "tests/plan/test_search.py",
-    "values": "tests/plan/test_values.py",
-    "sweep": "tests/plan/test_sweep.py",
-    "calibrate": "tests/executor/test_calibrate.py and test_calibrate_device.py, tests/cost",
-    "import": "tests/topology/test_importers.py",
-    "export": "tests/plots/test_memory_snapshot.py",
-    "execute": "tests/executor",
+@pytest.mark.processes
+def test_commands_of_the_tutorial_that_start_processes(tmp_path: Path) -> None:
+    """In their order, in real shells: a calibration, a job, its comparison, two programs that train."""
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    (tmp_path / "validation").symlink_to(ROOT / "validation")
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    lines = [line for line in re.findall(r"^\$ (.+)$", text, re.MULTILINE) if JOBS.search(line)]
+    assert [line.split()[0] for line in lines] == ["parasim", "parasim", "torchrun", "parasim", "torchrun", "python"]
+    for line in lines:
+        shell(line, tmp_path)
+
+
+def shell(line: str, where: Path) -> str:
+    """Run a line as a user would; what it prints. `parasim`, `python` and `torchrun` are those of this interpreter."""
+    named = {"parasim": f"{sys.executable} -m parasim", "python": sys.executable, "torchrun": f"{sys.executable} -m torch.distributed.run"}
+    first, _, rest = line.partition(" ")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(f"{named[first]} {rest}", shell=True, cwd=where, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": path})
+    assert done.returncode == 0, (line, done.stderr)
+    return done.stdout
+
+
+# What stands for something else in the table of commands, and what keeps a run of minutes short.
+STANDS_FOR = {
+    "FILE ": f"{ROOT}/tests/data/topology/tree.conf ",
+    "nccl-tests LOG...": "nccl-tests all_reduce.log",
+    "--cluster NAME": "--cluster h100-hgx-ib400",
+    "cluster NAME": "cluster h100-hgx-ib400",
+    "--accelerator NAME --out profile.yaml": "--accelerator h100-sxm --dtype fp32 --sizes tiny --seconds 20 --out kernels.yaml",
 }
+SMALL = """\
+model: {kind: mlp, layers: 2, hidden: 64}
+cluster: loopback
+devices: 2
+batch: {global: 4, micro: 1}
+precision: fp32
+"""
 
 
 def table() -> list[str]:
-    """First cells of README's table of commands, optional parts left out."""
-    cells = re.findall(r"^\| `(parasim [^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    return [re.sub(r" \[[^\]]*\]", "", cell) for cell in cells]
+    """First cells of README's table of commands that are commands of parasim, optional parts left out, examples in place of names."""
+    cells = re.findall(r"^\| `((?:torchrun .*-m )?parasim [^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    out = []
+    for cell in cells:
+        command = re.sub(r" \[-{1,2}[^\]]*\]| \[RUN.yaml\]", "", cell)
+        for name, example in STANDS_FOR.items():
+            command = command.replace(name, example)
+        out.append(command)
+    return out
 
 
-def test_commands_of_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_processes(command: str) -> bool:
+    return bool(re.match(r"torchrun|parasim (calibrate (collectives|kernels)|sweep|search)", command))
+
+
+@pytest.fixture
+def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """A folder with everything that the commands of the table read."""
     monkeypatch.chdir(tmp_path)
     folder = Folder(tmp_path)
     five = re.search(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert five is not None
+    log = re.search(r"<!-- file: all_reduce.log -->\n```text\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert five is not None and log is not None
     (tmp_path / "RUN.yaml").write_text(five[1], encoding="utf-8")
-    folder.run("parasim run RUN.yaml --out results")
-    (tmp_path / "results" / "timeline.npz").rename(tmp_path / "timeline.npz")
+    (tmp_path / "all_reduce.log").write_text(log[1], encoding="utf-8")
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 0, "dur": 5, "args": {"stream": 7}}
+    (tmp_path / "trace.json.gz").write_bytes(gzip.compress(json.dumps({"traceEvents": [event]}).encode()))
+    return folder
+
+
+GUIDE = ROOT / "docs" / "guides" / "calibrate-from-a-log.md"
+
+
+def test_commands_of_the_table(prepared: Folder) -> None:
+    path = prepared.path
+    prepared.run("parasim run RUN.yaml --out results")
+    (path / "results" / "timeline.npz").rename(path / "timeline.npz")
     for name in ("predicted.npz", "measured.npz"):
-        (tmp_path / name).write_bytes((tmp_path / "timeline.npz").read_bytes())
-    ran = []
+        (path / name).write_bytes((path / "timeline.npz").read_bytes())
+    ran = set()
     for command in table():
-        if command.split()[1] in TABLE_ELSEWHERE:
+        if in_processes(command):
             continue
-        words = arguments(command)
-        assert words, command
-        folder.run(command)
-        assert folder.code == 0, (command, getattr(folder, "said", ""))
-        ran.append(words[0])
-    assert set(group().commands) - set(ran) - set(TABLE_ELSEWHERE) <= {"report"}
+        if command.startswith("parasim export chakra"):
+            (path / "RUN.yaml").write_text(SMALL, encoding="utf-8")  # fewer nodes
+        prepared.run(command)
+        assert prepared.code == 0, (command, getattr(prepared, "said", ""))
+        ran.add(command.split()[1])
+    there = {c.split("parasim ")[1].split()[0] for c in table() if in_processes(c)}
+    assert set(group().commands) == ran | there | {"calibrate"}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("command", [c for c in table() if in_processes(c)], ids=lambda c: " ".join(c.split()[:3]))
+def test_commands_of_the_table_that_start_processes(prepared: Folder, command: str) -> None:
+    (prepared.path / "RUN.yaml").write_text(SMALL, encoding="utf-8")
+    (prepared.path / "SWEEP.yaml").write_text("run: RUN.yaml\nvary: {batch.micro: [1, 2]}\nout: rows.sqlite\n", encoding="utf-8")
+    shell(command.replace("--devices 64", "--devices 2"), prepared.path)

@@ -98,6 +98,16 @@ def test_pages_are_plain(path: Path) -> None:
     assert text.endswith("\n") and "\t" not in text
 
 
+@named(PAGES)
+def test_tables_are_whole_and_no_merge_is_left(path: Path) -> None:
+    """A run of rows is a table only with its head: an empty line in between would cut it off."""
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"^(<{7} |={7}$|>{7} )", text, re.MULTILINE)
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for rows in re.findall(r"(?:^\|.*\n)+", prose, re.MULTILINE):
+        assert re.match(r".*\n\|[-:| ]+\|\n", rows), rows[:80]
+
+
 def commands(path: Path) -> list[str]:
     """Command lines of parasim on a page: behind a prompt, in a comment of an example, or in backticks."""
     text = path.read_text(encoding="utf-8")

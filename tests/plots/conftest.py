@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,15 @@ def one_f_one_b(p: int = 4, m: int = 8, layers: int = 1) -> Timeline:
 def pipeline() -> Callable[..., Timeline]:
     """`one_f_one_b`."""
     return one_f_one_b
+
+
+@pytest.fixture
+def overlapping() -> Callable[[Timeline], Timeline]:
+    """Every op begins half of its length earlier, as kernels of several queues do that a profiler shows on one stream."""
+
+    def earlier(t: Timeline) -> Timeline:
+        ops = t.ops.copy()
+        ops["start"] = np.maximum(ops["start"] - 0.5 * (ops["end"] - ops["start"]), 0)
+        return replace(t, ops=ops)
+
+    return earlier

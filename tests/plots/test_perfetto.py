@@ -56,6 +56,24 @@ def test_slices_of_a_track_follow_each_other(pipeline: Pipeline, tmp_path: Path)
     assert max(at for track in events.values() for at, _ in track) == round(t.makespan * 1e9)
 
 
+def test_every_slice_is_at_depth_zero_of_its_track_also_where_ops_of_a_stream_overlap(
+    pipeline: Pipeline, overlapping: Callable[[Timeline], Timeline], tmp_path: Path
+) -> None:
+    """A slice of a track begins after the one before has ended, so that viewers nest none; overlapping ops stand on tracks of their own."""
+    for t in (pipeline(3, 4), overlapping(pipeline(3, 4))):
+        write_perfetto(t, tmp_path / "trace.pftrace")
+        depth: dict[int, int] = defaultdict(int)
+        seen = 0
+        for p in read(tmp_path / "trace.pftrace").packet:
+            event = p.track_event
+            if event.type == TrackEvent.TYPE_SLICE_BEGIN:
+                assert depth[event.track_uuid] == 0
+                depth[event.track_uuid], seen = 1, seen + 1
+            elif event.type == TrackEvent.TYPE_SLICE_END:
+                depth[event.track_uuid] -= 1
+        assert seen == len(t.ops) and set(depth.values()) == {0}
+
+
 def test_memory_counter_reaches_the_exact_peak(pipeline: Pipeline, tmp_path: Path) -> None:
     t = pipeline(3, 4)
     write_perfetto(t, tmp_path / "trace.pftrace")
@@ -79,6 +97,7 @@ def test_arrows_follow_the_edges(pipeline: Pipeline, tmp_path: Path) -> None:
     out = [f for p in trace.packet for f in p.track_event.flow_ids]
     into = [f for p in trace.packet for f in p.track_event.terminating_flow_ids]
     assert sorted(out) == sorted(into) == list(range(1, len(t.edges) + 1))
+    assert max(out) < 2**53  # what a number of JavaScript holds exactly
 
 
 def test_a_folded_rank_says_for_how_many_it_stands(pipeline: Pipeline, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from parasim.errors import Refused, Unparsable
 from parasim.html import Side, page
 from parasim.report import rank_times, step_window
 from parasim.traces.beside import lay_beside, timeline_of
-from parasim.traces.kineto import Traced, read_kineto
 from parasim.traces.kinds import kind_of, transfer_op
+from parasim.traces.kineto import Traced, read_kineto
 from parasim.traces.shares import Simulated
 from parasim.traces.torch_ops import flops_of
 
@@ -253,7 +254,7 @@ def test_a_recorded_trace_holds_what_was_run(recorded: Path) -> None:
     assert products == [("F", 2 * 128 * 64 * 256)] * 2 + [("B", 2 * 128 * 64 * 256)] * 3
     assert [a.phase for a in within if a.kind == "attention"] == ["F", "B"]
     assert {a.phase for a in within} == {"F", "B", "S"}
-    assert all(a.end <= b.start + 1e-9 for a, b in zip(within, within[1:], strict=False) if a.stream == b.stream)
+    assert all(a.end <= b.start + 1e-9 for a, b in pairwise(within) if a.stream == b.stream)
 
 
 def test_a_recorded_trace_beside_a_prediction(recorded: Path) -> None:
