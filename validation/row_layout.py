@@ -159,6 +159,8 @@ def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, no
         notes.append("layers redistributed: the last stage holds fewer by the FLOPs of the head")
         out["layers"] = _redistributed(model, layers, stages)
     elif strategy.get("vocab_method") == "vocab-1":
+        if name != "1f1b":
+            raise NotModelled(f"vocabulary parallelism (vocab-1) in {name} is not modelled")
         notes.append("embedding and head cut over the pipeline, two meetings of all ranks between a last forward and its backward")
         out |= {"vocabulary": "parallel", "comm": "async"}
     elif stack == "nanotron" and all(dealt := _balanced(model, layers, stages)):

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from ..errors import InvalidLayout, Violation
 from ..program.ops import COMPUTE, Collective, Compute, Label, Op, Ref
 from .draft import Draft, Gathered
+from .recompute import AGAIN
 from .shards import GATHER, stage, stream
+from .transfers import GATE
 
 
 @dataclass
@@ -97,13 +99,14 @@ def _used(op: Op) -> Iterable[str]:
 def _with_gathers(draft: Draft, body: list[Op], runs: list[Run], *, bounded: bool = True) -> list[Op]:
     """The body with the gathers of its runs, in their order. `bounded`: at most `limit` units of a kind are whole."""
     by_kind: dict[str, list[Run]] = {}
+    opening = len(body) > 1 and body[0].label.phase == GATE and body[1].label.phase == AGAIN  # gathers do not wait for the gradient
     for run in runs:
         by_kind.setdefault(_unit(draft, run.shard).kind, []).append(run)
     at: dict[int, list[Op]] = {}
     for kind, mine in by_kind.items():
         for j, run in enumerate(mine):
             position = _position(draft, mine, j, bounded)
-            at.setdefault(position, []).append(_gather(draft, run.shard, kind, bounded, fenced=j > 0 or not _forward(body)))
+            at.setdefault(0 if opening and position == 1 else position, []).append(_gather(draft, run.shard, kind, bounded, fenced=j > 0 or not _forward(body)))
     return [new for i, op in enumerate(body) for new in (*at.get(i, ()), op)]
 
 

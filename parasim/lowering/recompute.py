@@ -15,6 +15,7 @@ from ..parallel.layout import FULL, PARTS, SPARSE, Recompute
 from ..program.ops import P2P, Collective, Msg, Op, Ref
 from .draft import Draft, Stage, relabel
 
+AGAIN = "R"  # phase of what runs again
 WHOLE = (FULL, "core_attn", "mlp", "moe", "shared_experts")  # modules that are checkpointed whole
 DENSE = ("mlp", "act")  # modules of layers without experts
 
@@ -108,7 +109,7 @@ def _again(draft: Draft, units: list[Unit], forward: list[Op], backward: list[Op
             ops = _slice(unit.ops, needed)
         needed = needed | _live_in(ops)
         if ops:
-            out.append(replace(unit, ops=tuple(relabel(o, "R") for o in ops)))
+            out.append(replace(unit, ops=tuple(relabel(o, AGAIN) for o in ops)))
     return out[::-1]
 
 

@@ -10,14 +10,15 @@ from dataclasses import replace
 
 from ..program.ops import COMPUTE, P2P, Compute, Label, Msg, Op, Ref
 from ..program.workload import Call
-from ..schedules import Pair
+from ..schedules import Pair, singles
 from ..schedules.table import Transfer
 from .draft import Draft, compute
 from .loss import APART
 from .messages import ends
 from .pairs import parts, second_messages
+from .recompute import AGAIN
 
-GATE = "&"  # phase of the op that an overlapped pair starts with
+GATE = "&"  # phase of the op that an overlapped pair starts with, and a backward that begins with recomputation
 STREAMS = {"async": "pp.{way}.{channel}", "stream": "pp", "blocking": COMPUTE}
 
 
@@ -33,15 +34,16 @@ def transfers(draft: Draft) -> None:
                 continue
             while not parts(left[0].body):
                 calls.append(left.popleft())
-            if isinstance(step, Pair):
-                _gate(draft, left[0].body, [(end, slot) for slot, a in enumerate(step) for end in ends(a, home, "RECV")])
+            if isinstance(step, Pair) or draft.bodies[left[0].body][0].label.phase == AGAIN:
+                _gate(draft, left[0].body, [(end, slot) for slot, a in enumerate(singles([step])) for end in ends(a, home, "RECV")])
             calls.append(left.popleft())
         calls += [left.popleft()] if left and not parts(left[0].body) else []
     draft.calls = batched(draft.bodies, calls) if draft.layout.pipeline.comm != "async" and draft.route.plain else calls
 
 
 def _gate(draft: Draft, body: str, awaited: list[tuple[Transfer, int]]) -> None:
-    """An overlapped pair starts when all its inputs are there: an op of no time that reads what comes from other ranks stands before it."""
+    """An overlapped pair, and a backward that begins with forwards run again, starts when all its inputs are there, as frameworks receive before they
+    run either: an op of no time that reads what comes from other ranks stands before it."""
     op = draft.bodies[body][0]
     if op.label.phase == GATE or not awaited:
         return

@@ -15,7 +15,7 @@ from parasim.errors import InvalidLayout
 from parasim.lowering import lower
 from parasim.memory import memory_peak
 from parasim.model.layers import layer_activation_bytes
-from parasim.program.ops import Compute
+from parasim.program.ops import P2P, Collective, Compute
 from parasim.program.workload import Program, Workload
 from parasim.sim import simulate
 
@@ -156,6 +156,33 @@ def test_zero_bubble_keeps_what_was_recomputed_until_the_weight_gradient() -> No
 
     assert alive("1f1b", "L4.act.out") == 1
     assert alive("zb-h1", "L4.act.out") == 3  # rank 2 of 3 defers two weight gradients: three are pending when the next I ends
+
+
+@pytest.mark.parametrize(("schedule", "body"), [("1f1b", "B0"), ("zb-h1", "I0")])
+def test_forwards_run_again_when_the_gradient_is_there(schedule: str, body: str) -> None:
+    """Megatron-LM and torch receive before they call a backward, which is what runs the forwards again; the last stage, whose loss is its own, has
+    nothing to wait for."""
+    _, w = lowered("llama", pp=2, recompute="full", pipeline={"schedule": schedule})
+    program = w.programs[0]
+    gate, first = program.bodies[body][:2]
+    assert isinstance(gate, Compute) and (gate.kernels[0].name, gate.kernels[0].dims) == ("delay", (0.0,)) and first.label.phase == "R"
+    r = program.resolved
+    gates = [i for i in range(len(r)) if r.op(i).label.phase == gate.label.phase]
+    assert len(gates) == 4  # one for each microbatch
+    for i in gates:
+        assert [m.channel for j in r.waits(i) for o in [r.op(j)] if isinstance(o, P2P) for m in o.recvs] == ["B1"]
+    assert all(op.label.phase != gate.label.phase for ops in w.programs[1].bodies.values() for op in ops)
+
+
+def test_whole_layers_are_gathered_before_the_gradient_is_there() -> None:
+    _, w = lowered("llama", pp=2, dp=2, recompute="full", zero={"stage": 3})
+    before = []
+    for op in w.programs[0].bodies["B0"]:
+        if isinstance(op, Compute):
+            assert op.kernels[0].name == "delay"
+            break
+        before.append(op)
+    assert [isinstance(op, Collective) and op.op for op in before] == ["all_gather"] * 2  # of the last layer, and of one ahead
 
 
 def test_recompute_lowers_the_peak_step_by_step() -> None:

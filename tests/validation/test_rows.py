@@ -77,6 +77,8 @@ def test_layouts(plain: dict[str, Any]) -> None:
     assert piped == {"schedule": "interleaved-1f1b", "chunks": 2, "comm": "async"}  # 48 layers over 8 stages
     redis = change(plain, "strategy", tp=1, pp=8, dp=1, micro_batch=1, schedule="1f1b", vocab_method="redis")
     layers = to_case(change(redis, "model", vocab=262144)).run["pipeline"]["layers"]
+    cut = to_case(change(redis, "strategy", vocab_method="vocab-1")).run["pipeline"]
+    assert cut == {"schedule": "1f1b", "vocabulary": "parallel", "comm": "async"}
     assert layers == [7, 7, 7, 6, 6, 6, 6, 3]  # the head is V / 12 h = 3.56 layers: (48 + 3.56) / 8 - 3.56 = 2.9 are left for the last stage
 
 
@@ -108,7 +110,8 @@ def test_ends_of_a_pipeline_may_hold_the_embedding_or_the_head_alone() -> None:
         ("model", {"hybrid": "mamba 1:7"}, "hybrid mamba"),
         ("model", {"attention": "MLA"}, "latent attention"),
         ("model", {"layers": None}, "not published: layers"),
-        ("strategy", {"vocab_method": "vocab-1"}, "vocabulary parallelism"),
+        ("strategy", {"vocab_method": "vocab-2"}, "vocabulary parallelism"),
+        ("strategy", {"vocab_method": "vocab-1", "tp": 1, "pp": 8, "schedule": "zb-v"}, "in zb-v is not modelled"),
         ("strategy", {"task": "lora"}, "adapters"),
         ("strategy", {"schedule": "magic"}, "schedule magic"),
         ("strategy", {"precision": "int4"}, "precision int4"),
