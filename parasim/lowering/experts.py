@@ -148,10 +148,13 @@ def _rows(draft: Draft, n: int) -> None:
             draft.buffers[name] = replace(buffer, shape=(rows, *buffer.shape[1:]), shard=tuple(s for s in buffer.shard if s[0] != 0))
 
 
+AROUND, LEAVING = ("grouped_linear", "route"), (f".{COPIES}", f".{MADE}.grad")  # kernels, and the ends of names of buffers, that rows travel around
+
+
 def _spread(draft: Draft, op: Op) -> Iterator[Op]:
     """Around the ops of an expert layer: to the experts after what writes rows by token's rank, and back before what reads them."""
     kernel = op.kernels[0] if isinstance(op, Compute) else None
-    if kernel is None or not isinstance(op, Compute):
+    if kernel is None or not isinstance(op, Compute) or not (kernel.name.startswith(AROUND) or any(r.name.endswith(LEAVING) for r in kernel.writes)):
         yield op
         return
     p = f"L{op.label.layer}"

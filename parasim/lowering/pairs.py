@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ..program.ops import COMPUTE, P2P, Collective, Compute, Label, Msg, Op, Ref
+from ..program.ops import COMPUTE, P2P, Collective, Compute, Kernel, Label, Msg, Op, Ref
 from ..program.workload import Call
 from .draft import Draft
 
@@ -65,7 +65,7 @@ def in_second_slot(op: Op) -> Op:
     label = _label(op.label)
     match op:
         case Compute():
-            kernels = tuple(replace(k, reads=_refs(k.reads), writes=_refs(k.writes)) for k in op.kernels)
+            kernels = tuple(Kernel(k.name, _refs(k.reads), _refs(k.writes), k.dims, k.dtype, k.role) for k in op.kernels)
             return replace(op, label=label, kernels=kernels)
         case Collective():
             splits = None if op.splits is None else (_ref(op.splits[0]), _ref(op.splits[1]))

@@ -102,7 +102,7 @@ def _again(draft: Draft, units: list[Unit], forward: list[Op], backward: list[Op
         if unit.module in WHOLE:
             handed_on = unit.made & needed & _handed_on(unit, forward)  # kept by its readers
             wanted = (unit.made & needed) - handed_on
-            kept = {r: _again_ref(draft, r) for r in handed_on}
+            kept = {r: _again_ref(draft, r) for r in sorted(handed_on)}  # an order of its own: sets have another in every process
             last = max((i for i, o in enumerate(unit.ops) if wanted.intersection(o.writes)), default=-1)
             ops = [_renamed(o, kept) for o in (unit.ops[: last + 1] if early_stop else unit.ops)] if wanted else []
         else:

@@ -96,20 +96,26 @@ def _is_transfer(body: list[Op]) -> bool:
 def merge(draft: Draft) -> None:
     """Neighbouring Computes with one label and stream become one op, unless that would make the first wait for another stream too."""
     for key, body in draft.bodies.items():
-        out: list[Op] = []
+        groups: list[list[Op]] = []
         elsewhere: dict[Ref, tuple[str, int]] = {}  # last written on another stream, and nothing has waited for it yet -> that stream, when
         for i, op in enumerate(body):
-            last = out[-1] if out else None
+            last = groups[-1][-1] if groups else None
             here = (*op.reads, *op.writes) if elsewhere else ()
             awaited = dict(sorted(elsewhere[r] for r in here if r in elsewhere and elsewhere[r][0] != op.stream))
             same = isinstance(last, Compute) and (last.label, last.stream) == (op.label, op.stream)
             apart = any(k.name in APART for o in (op, last) if isinstance(o, Compute) for k in o.kernels)
             if isinstance(op, Compute) and isinstance(last, Compute) and same and not apart and not op.after and not awaited:
-                out[-1] = replace(last, kernels=last.kernels + op.kernels)
+                groups[-1].append(op)
             else:
-                out.append(op)
+                groups.append([op])
             if awaited:
                 elsewhere = {r: (s, at) for r, (s, at) in elsewhere.items() if at > awaited.get(s, -1)}
             if op.stream != COMPUTE:
                 elsewhere |= dict.fromkeys(op.writes, (op.stream, i))
-        draft.bodies[key] = out
+        draft.bodies[key] = list(map(_merged, groups))
+
+
+def _merged(ops: list[Op]) -> Op:
+    """One op of the kernels of several Computes."""
+    first = ops[0]
+    return replace(first, kernels=tuple(k for op in ops if isinstance(op, Compute) for k in op.kernels)) if isinstance(first, Compute) and ops[1:] else first

@@ -21,14 +21,12 @@ Key = tuple[int, int]  # (buffer, microbatch), microbatch -1: one per step
 
 
 class Use(NamedTuple):
-    """A crossing reference of a body: buffer number, slot, persistent."""
+    """A crossing reference of a body: buffer number, slot (-1 of persistent buffers, too), persistent. With the microbatches of a call and a last -1
+    as `slots`, its key is (buffer, slots[slot])."""
 
     buffer: int
     slot: int
     persistent: bool
-
-    def key(self, microbatches: tuple[int, ...]) -> Key:
-        return self.buffer, microbatches[self.slot] if self.slot >= 0 and not self.persistent else -1
 
 
 class Site(NamedTuple):
@@ -115,7 +113,7 @@ class Digest:
                 written.update(op.writes)
                 if op.window:
                     windowed.update(r.name for r in op.writes)
-        for fence in {f for body in program.bodies.values() for op in body for f in op.after}:
+        for fence in dict.fromkeys(f for body in program.bodies.values() for op in body for f in op.after):
             self.streams.setdefault(fence, len(self.streams))
         self.crossing = windowed | {n for n, used in touched.items() if len(used) > 1}
         alone = {n for n in touched if n not in self.crossing and not program.buffers[n].persistent}
@@ -123,7 +121,11 @@ class Digest:
         self.bodies = {name: self._digest(body) for name, body in program.bodies.items()}
 
     def _uses(self, refs: Iterable[Ref]) -> tuple[Use, ...]:
-        return tuple(Use(self.names[r.name], r.slot, self.program.buffers[r.name].persistent) for r in refs if r.name in self.crossing)
+        return tuple([self._use(r) for r in refs if r.name in self.crossing])
+
+    def _use(self, ref: Ref) -> Use:
+        persistent = self.program.buffers[ref.name].persistent
+        return Use(self.names[ref.name], -1 if persistent else ref.slot, persistent)
 
     def _digest(self, body: tuple[Op, ...]) -> Body:
         sites, tails, inner, saved = [], dict[int, int](), list[list[int]](), list[tuple[int, int, int, int]]()

@@ -74,6 +74,7 @@ class _Resolver:
         self.start = np.concatenate([[0], np.cumsum(lengths)])
         bodies = [self.reader.bodies[c.body] for c in program.calls]
         self.stream = np.concatenate([b.stream for b in bodies]) if bodies else np.zeros(0, dtype=np.int64)
+        self.streams: list[int] = self.stream.tolist()
         self.edges: dict[int, list[int]] = {}
         self.generations: list[tuple[int, int, int]] = []  # buffer, microbatch, birth
         self.users: list[dict[int, int]] = []  # last user by stream
@@ -106,9 +107,9 @@ class _Resolver:
         self._flush()
 
     def _call(self, c: int, call: Call, sites: tuple[Site, ...]) -> None:
-        start = int(self.start[c])
+        start, slots = int(self.start[c]), (*call.microbatches, -1)
         for site in sites:
-            self._visit(start, site, call.microbatches)
+            self._visit(start, site, slots)
 
     def _quiet(self, c: int, name: str, body: Body) -> bool:
         """Can the touches of persistent buffers of call `c` be put off? While no other stream touches any, those of the body's next call will do.
@@ -137,40 +138,43 @@ class _Resolver:
         for name, c in pending.items():
             self._call(c, self.program.calls[c], self.reader.bodies[name].quiet)
 
-    def _visit(self, start: int, site: Site, microbatches: tuple[int, ...]) -> None:
-        i, stream, waits = start + site.position, site.stream, list[int]()
-        generation, writer, readers = self.generation, self.writer, self.readers
-        for use in site.reads:
-            key = use.key(microbatches)
+    def _visit(self, start: int, site: Site, slots: tuple[int, ...]) -> None:
+        op, position, stream, reads, fresh, updated, fences = site
+        i, waits, generation, writer, readers = start + position, list[int](), self.generation, self.writer, self.readers
+        for buffer, slot, _ in reads:
+            key = (buffer, slots[slot])
             g = generation.get(key)
             if g is None:
-                raise InvalidProgram(f"{describe(site.op, microbatches)} reads {self._name(key)} before anything wrote it")
+                raise InvalidProgram(f"{describe(op, slots[:-1])} reads {self._name(key)} before anything wrote it")
             self.users[g][stream] = i
             if key in writer:
                 waits.append(writer[key])
-            readers.setdefault(key, []).append(i)
-        for use in site.updated:
-            key = use.key(microbatches)
+            if key in readers:
+                readers[key].append(i)
+            else:
+                readers[key] = [i]
+        for buffer, slot, _ in updated:
+            key = (buffer, slots[slot])
             waits += readers.pop(key, ())
             writer[key] = i
         born = []
-        for use in site.fresh:
-            key = use.key(microbatches)
+        for buffer, slot, persistent in fresh:
+            key = (buffer, slots[slot])
             waits += readers.pop(key, ())
             if key in writer:
                 waits.append(writer[key])
             writer[key] = i
-            if use.persistent:
+            if persistent:
                 self.users[generation[key]][stream] = i
             else:
                 born.append(self._born(key, i, stream))
-        for fence, position in site.fences:
-            if position >= 0:
-                waits.append(start + position)
+        for fence, at in fences:
+            if at >= 0:
+                waits.append(start + at)
             elif fence in self.tail:
                 waits.append(self.tail[fence])
-        if site.op.window:
-            waits += self._window(site.op.window, born)
+        if op.window:
+            waits += self._window(op.window, born)
         if waits:
             self._wait(i, stream, waits)
 
@@ -182,9 +186,9 @@ class _Resolver:
 
     def _wait(self, i: int, stream: int, waits: list[int]) -> None:
         """Keep the latest wait per other stream, unless an earlier op of this stream already waited for it or something later."""
-        known, latest = self.known[stream], dict[int, int]()
+        known, latest, streams = self.known[stream], dict[int, int](), self.streams
         for j in waits:
-            other = int(self.stream[j])
+            other = streams[j]
             if j != i and other != stream and known.get(other, -1) < j:
                 known[other] = latest[other] = j
         if latest:
