@@ -307,8 +307,8 @@ class _Searcher:
         except Refused as error:
             self.out.refused[error.violations[0].field if error.violations else "engine"] += 1
             return
-        report = summarize(timeline, run)
-        self.ran, self.ops = self.ran + 1, self.ops + len(timeline.ops)
+        report = summarize(timeline, run, allocator=False)
+        self.ran, self.ops = self.ran + 1, self.ops + sum(map(len, timeline.parts))
         score = self.out.objective.score(report.step_time, report.memory.peak.nbytes, candidate.layout)
         excess = report.memory.peak.nbytes - self.capacity
         self.out.found.append(Found(candidate, report, bound, score, excess <= 0 and self.limits.met(report)))

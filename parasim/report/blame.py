@@ -112,6 +112,23 @@ def _waits(timeline: Timeline) -> dict[int, _Waits]:
     return {rank: _Waits([begun for _, begun, _ in found], found) for rank, found in out.items()}
 
 
+def led_by(slow: Straggler | None, found: tuple[Blame, ...], times: Mapping[int, RankTimes], many: Mapping[int, int]) -> tuple[Blame, ...]:
+    """`found` with a slow rank in front, where others wait for it.
+
+    In a pipeline they do so between any two microbatches and behind others that wait, so that single pieces tell little. What another rank is
+    idle longer than the slow one, at most what that one computes longer than its like, it waits for it.
+    """
+    if slow is None:
+        return found
+    held = {r: min(t.idle - times[slow.rank].idle, slow.compute - slow.others) for r, t in times.items() if r != slow.rank}
+    held = {r: seconds for r, seconds in held.items() if seconds > NEAR}
+    if not held:
+        return found
+    own = Blame(slow.rank, sum(many[r] for r in held), max(held.values()), sum(many[r] * seconds for r, seconds in held.items()))
+    seen = next((b for b in found if b.rank == slow.rank), own)
+    return (max(own, seen, key=lambda b: b.total), *(b for b in found if b.rank != slow.rank))
+
+
 @dataclass(frozen=True)
 class Straggler:
     """A rank that computes longer than the others of its stage: `compute` against the median `others` of them (s)."""

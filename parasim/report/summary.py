@@ -16,7 +16,7 @@ from ..program.ops import CATEGORIES
 from ..timeline import COMPUTE, Timeline
 from ..units import format_seconds
 from .accounting import NAMES, RankTimes, Window, rank_times, step_window
-from .blame import blame, straggler
+from .blame import blame, led_by, straggler
 from .network import link_use
 from .reserved import reserved
 from .values import UPPER_BOUND, Engine, MemorySummary, Report, Stage, StepTimes
@@ -31,8 +31,10 @@ REMARKS = {LIBRARY: "users report about 1.6 GB for one NCCL communicator, 6 GB f
 
 
 @uncollected()
-def summarize(timeline: Timeline, run: Run) -> Report:
+def summarize(timeline: Timeline, run: Run, *, allocator: bool = True) -> Report:
     """The Report of one step (the last of a timeline with several; its time is the distance between the ends of the last two).
+
+    Without `allocator` it does not say what torch's allocator would reserve, which takes as long as the rest.
 
     Raises Refused for a timeline without ops.
     """
@@ -42,6 +44,7 @@ def summarize(timeline: Timeline, run: Run) -> Report:
     batch = run.plan.layout.batch
     tokens = batch.global_ * max(batch.sequence, 1)
     steps = window.step + 1
+    slow = straggler(by_stage, {r: t.compute for r, t in times.items()}, timeline.multiplicity)
     useful = model_flops(run.plan.model, tokens, batch.sequence) or None
     return Report(
         name=run.name,
@@ -56,11 +59,11 @@ def summarize(timeline: Timeline, run: Run) -> Report:
         longest_span=max(t.span for t in times.values()),
         times=mean_times(timeline, times),
         comm_bytes=comm_bytes(timeline, window),
-        memory=_memory(timeline, run, by_stage),
+        memory=_memory(timeline, run, by_stage, allocator=allocator),
         stages=_stages(by_stage, times, window),
         links=link_use(timeline, window),
-        blame=blame(timeline, window, times),
-        straggler=straggler(by_stage, {r: t.compute for r, t in times.items()}, timeline.multiplicity),
+        blame=led_by(slow, blame(timeline, window, times), times, timeline.multiplicity),
+        straggler=slow,
         engine=Engine(
             ranks=len(times),
             classes=int(timeline.meta.get("classes", len(times))),
@@ -160,7 +163,7 @@ def _stages(by_stage: ByStage, times: Mapping[int, RankTimes], window: Window) -
     return tuple(out)
 
 
-def _memory(timeline: Timeline, run: Run, stages: ByStage) -> MemorySummary:
+def _memory(timeline: Timeline, run: Run, stages: ByStage, *, allocator: bool) -> MemorySummary:
     peaks = memory_peaks(timeline)
     heaviest = max(peaks.values(), key=lambda p: (p.nbytes, -p.rank))
     per_stage = [max((peaks[r] for r in ranks), key=lambda p: (p.nbytes, -p.rank)) for _, ranks in stages]
@@ -168,6 +171,7 @@ def _memory(timeline: Timeline, run: Run, stages: ByStage) -> MemorySummary:
     excluded = dict.fromkeys((*EXCLUDED, *timeline.meta.get("excluded", ())))
     size = float(capacity if capacity is not None else run.cluster.accelerator.memory.value)
     fitted = heaviest.nbytes > 0 and "memory.fragmentation" in run.profile.numbers
+    replayed = allocator and run.cluster.accelerator.kind == "gpu" and heaviest.nbytes
     return MemorySummary(
         peak=heaviest,
         per_stage=tuple(per_stage),
@@ -177,7 +181,7 @@ def _memory(timeline: Timeline, run: Run, stages: ByStage) -> MemorySummary:
         excluded=tuple(f"{e} ({REMARKS[e]})" if e in REMARKS else str(e) for e in excluded),
         categories=CATEGORIES,
         fitted_reserved=heaviest.nbytes * (1 + run.profile.get("memory.fragmentation")) if fitted else None,
-        reserved=reserved(timeline, heaviest.rank, size) if run.cluster.accelerator.kind == "gpu" and heaviest.nbytes else None,
+        reserved=reserved(timeline, heaviest.rank, size) if replayed else None,
     )
 
 

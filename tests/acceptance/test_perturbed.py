@@ -57,6 +57,9 @@ def test_one_gpu_of_many_that_is_a_fifth_slower_is_named(cli):
     report = json.loads(cli("run", "--json", "--set", "perturb=[{rank: 13, slowdown: 1.2}]", "--set", "profile=datasheet").out)
     assert report["straggler"]["rank"] == 13
     assert report["straggler"]["compute_s"] / report["straggler"]["others_compute_s"] == pytest.approx(1.2, rel=1e-6)
+    others = report["straggler"]["compute_s"] - report["straggler"]["others_compute_s"]
+    first = report["blame"][0]
+    assert first["rank"] == 13 and 0 < first["idle_s"] <= others * (1 + 1e-9) and first["waiting_ranks"] > 1
 
 
 def test_nobody_is_blamed_where_nobody_waits(run):
