@@ -7,7 +7,6 @@ every stuck rank and op.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable
 
 import numpy as np
@@ -17,7 +16,6 @@ from ..collectives.plan import capacity
 from ..cost.profile import Profile
 from ..cost.timing import host_launch
 from ..errors import Refused, Violation
-from ..program.ops import P2P
 from ..program.workload import Workload
 from ..topology.cluster import Cluster
 from .clock import Clock
@@ -27,8 +25,9 @@ from .fuse import fuse_all
 from .network import Network
 from .ranks import Edges, Rank, edges_of
 from .replay import Replay
-from .steps import Pricer, Step
-from .traffic import Traffic, is_message
+from .known import Known
+from .steps import Pricer
+from .traffic import Traffic
 
 
 class Engine:
@@ -78,53 +77,25 @@ class Engine:
             heads.setdefault(int(rank.resolved.stream[i]), i)
         return list(heads.values())
 
-    def _users(self) -> dict[int, set[Hashable]]:
-        """Who uses each link colour: the (classes, stream) of collectives, the kind of messages."""
-        users: dict[int, set[Hashable]] = defaultdict(set)
-        for rank in self.ranks:
-            for step in {id(s.route): s for body in rank.steps.values() for s in body if s.route is not None}.values():
-                assert step.route is not None
-                for move in step.route.moves:
-                    for link in self.fold.loads[move.loads]:
-                        users[link].add((step.route.present, step.op.stream))
-        for (kind, p), loads in self.fold.loads.items():
-            if isinstance(kind, tuple) and is_message(kind[0]):
-                for link in loads:
-                    users[link].add((kind, p))
-        return users
-
     def _fuse(self) -> dict[int, int]:
         """What every rank runs as one: ops whose duration nothing else can change, those of several classes together; how many each set has."""
-        users, place = self._users(), {rank.rank: at for at, rank in enumerate(self.ranks)}
-        classes = [rank.c for rank in self.ranks]
-        numbers: dict[tuple[int, ...], int] = {}
+        known = Known({rank.rank: rank for rank in self.ranks}, self.fold, fusing=self._fusing)
+        shared: dict[Hashable, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
         seconds, meets = [], []
         for rank in self.ranks:
-            known = {name: np.array([self._known(step, users) for step in body]) for name, body in rank.steps.items()}
-            sets = {name: np.zeros(len(body), dtype=np.int64) for name, body in rank.steps.items()}
-            for name, body in rank.steps.items():
-                for i, step in enumerate(body):
-                    if step.route is not None and len(step.route.present) > 1 and known[name][i] == known[name][i]:
-                        if len({classes[place[r]] for r in step.route.present}) == 1:
-                            sets[name][i] = numbers.setdefault(step.route.present, len(numbers) + 1)
-                        else:
-                            known[name][i] = np.nan
-            calls = rank.program.calls
-            seconds.append(np.concatenate([np.zeros(0), *(known[c.body] for c in calls)]))
-            meets.append(np.concatenate([np.zeros(0, dtype=np.int64), *(sets[c.body] for c in calls)]))
-        together = {number: tuple(place[r] for r in present) for present, number in numbers.items()}
+            found = {name: known.of(body) for name, body in rank.steps.items()}
+            key = id(rank.program), *(array.tobytes() for arrays in found.values() for array in arrays)
+            if key not in shared:
+                calls = [found[c.body] for c in rank.program.calls]
+                empty = np.zeros(0), np.zeros(0, dtype=np.int64)
+                shared[key] = np.concatenate([empty[0], *(s for s, _ in calls)]), np.concatenate([empty[1], *(m for _, m in calls)])
+            seconds.append(shared[key][0])
+            meets.append(shared[key][1])
+        place = {rank.rank: at for at, rank in enumerate(self.ranks)}
+        together = {number: tuple(place[r] for r in present) for present, number in known.sets.items()}
         for rank, runs in zip(self.ranks, fuse_all([r.resolved for r in self.ranks], seconds, meets, together), strict=True):
             rank.fused(runs)
         return {number: len(members) for number, members in together.items()}
-
-    def _known(self, step: Step, users: dict[int, set[Hashable]]) -> float:
-        if isinstance(step.op, P2P) or not self._fusing:
-            return np.nan
-        if step.route is None:
-            return step.price
-        me = {(step.route.present, step.op.stream)}
-        alone = all(users[link] == me for move in step.route.moves for link in self.fold.loads[move.loads])
-        return sum(move.seconds for move in step.route.moves) if alone else np.nan
 
 
 def _launch(workload: Workload, cluster: Cluster, profile: Profile) -> float:

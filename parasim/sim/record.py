@@ -48,9 +48,7 @@ def record(engine: Engine) -> Timeline:
 
 def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
     """What every transfer put on one link of each colour: those the engine replayed, then those inside fused runs."""
-    loads = engine.fold.loads
-    replayed = [(first[t.rank] + t.op, link, t.bytes * load, t.start, t.end) for t in engine.replay.transfers for link, load in loads[t.loads].items()]
-    parts = [np.array(replayed, dtype=tl.FLOWS)]
+    parts = [_replayed(engine, first)]
     for rank in engine.ranks:
         calls: dict[str, list[int]] = {}
         starts = np.concatenate([[0], np.cumsum([len(rank.program.bodies[c.body]) for c in rank.program.calls])])
@@ -59,6 +57,27 @@ def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
         for name, begins in calls.items():
             parts += _fused_flows(engine, rank, rank.steps[name], np.array(begins), first[rank.rank])
     return np.concatenate(parts)
+
+
+def _replayed(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
+    """The rows of the transfers that the engine replayed, in order: as many of each as it has links."""
+    transfers = engine.replay.transfers
+    moves = {id(t.move): t.move for t in transfers}
+    number = {name: i for i, name in enumerate(moves)}
+    loads = [engine.fold.loads[move.loads] for move in moves.values()]
+    sizes = np.array([len(x) for x in loads], dtype=np.int64)
+    link = np.array([one for x in loads for one in x], dtype=np.int64)
+    nbytes = np.array([move.bytes * w for move, x in zip(moves.values(), loads, strict=True) for w in x.values()], dtype=np.float64)
+    begins = np.cumsum(sizes) - sizes
+    which = np.array([number[id(t.move)] for t in transfers], dtype=np.int64)
+    counts = sizes[which]
+    at = np.repeat(begins[which] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    rows = np.empty(len(at), dtype=tl.FLOWS)
+    rows["link"], rows["bytes"] = link[at], nbytes[at]
+    rows["op"] = np.repeat(np.array([first[t.rank] + t.op for t in transfers], dtype=np.int64), counts)
+    rows["start"] = np.repeat(np.array([t.start for t in transfers], dtype=np.float64), counts)
+    rows["end"] = np.repeat(np.array([t.end for t in transfers], dtype=np.float64), counts)
+    return rows
 
 
 def _fused_flows(engine: Engine, rank: Rank, steps: list[Step], begins: NDArray[np.int64], first: int) -> list[NDArray[Any]]:

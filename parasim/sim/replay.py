@@ -14,19 +14,17 @@ from typing import NamedTuple
 
 from ..program.ops import COMPUTE
 from .clock import Clock
-from .fold import LoadKey
 from .network import Network
 from .ranks import Rank
 from .steps import Message, Move, Route, Step
 
 
 class Transfer(NamedTuple):
-    """A phase that moved bytes: of op instance `op` of `rank`, with its loads by link colour."""
+    """A phase that moved bytes: of op instance `op` of `rank`."""
 
     rank: int
     op: int
-    bytes: float
-    loads: LoadKey
+    move: Move
     start: float
     end: float
 
@@ -238,7 +236,7 @@ class Replay:
 
     def _passed(self, flight: Flight) -> None:
         move = flight.moves[flight.at]
-        self.transfers.append(Transfer(flight.rank, flight.op, move.bytes, move.loads, flight.since, self.clock.now))
+        self.transfers.append(Transfer(flight.rank, flight.op, move, flight.since, self.clock.now))
         flight.at += 1
         self._move(flight)
 

@@ -62,7 +62,7 @@ class Message(NamedTuple):
 class Step(NamedTuple):
     """An op template of a rank, priced: seconds of a Compute, route of a Collective, messages of a P2P with receives first.
 
-    `meeting` numbers who meets for a collective on its stream.
+    `meeting` numbers who meets for a collective of its group on its stream, `user` who does for those of any group.
     """
 
     op: Op
@@ -70,6 +70,7 @@ class Step(NamedTuple):
     route: Route | None = None
     messages: tuple[Message, ...] = ()
     meeting: int = 0
+    user: int = 0
 
     @property
     def sent(self) -> float:
@@ -85,6 +86,11 @@ class _Draft(NamedTuple):
     size: Size = Size(0)
     form: int = -1
 
+    @property
+    def transfers(self) -> bool:
+        """Does it depend on the rank?"""
+        return not isinstance(self.op, Compute)
+
 
 @dataclass
 class Pricer:
@@ -99,6 +105,8 @@ class Pricer:
     launch: float  # seconds of the host per kernel
     _seconds: dict[Hashable, float] = field(default_factory=dict)
     _drafts: dict[int, dict[str, list[_Draft]]] = field(default_factory=dict)
+    _computes: dict[tuple[int, float], dict[str, list[Step]]] = field(default_factory=dict)
+    _met: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     _forms: dict[Hashable, int] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
     _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
@@ -109,8 +117,16 @@ class Pricer:
         """The templates of `program`, of class `c`, as `rank` runs them, by body."""
         if c not in self._drafts:
             self._drafts[c] = {name: [self._draft(program, op) for op in body] for name, body in program.bodies.items()}
-        pace = self.paces[rank]
-        return {name: [self._step(rank, c, program, draft, pace) for draft in body] for name, body in self._drafts[c].items()}
+        drafts, pace = self._drafts[c], self.paces[rank]
+        if (c, pace) not in self._computes:
+            self._computes[c, pace] = {name: [Step(draft.op, draft.seconds * pace) for draft in body] for name, body in drafts.items()}
+        steps = {name: body.copy() for name, body in self._computes[c, pace].items()}
+        for name, body in drafts.items():
+            mine = steps[name]
+            for i, draft in enumerate(body):
+                if draft.transfers:
+                    mine[i] = self._step(rank, c, program, draft)
+        return steps
 
     def _draft(self, program: Program, op: Op) -> _Draft:
         if isinstance(op, Compute):
@@ -121,13 +137,15 @@ class Pricer:
         key = (op.op, op.group, op.root, op.load, size)
         return _Draft(op, size=size, form=self._forms.setdefault(key, len(self._forms)))
 
-    def _step(self, rank: int, c: int, program: Program, draft: _Draft, pace: float) -> Step:
+    def _step(self, rank: int, c: int, program: Program, draft: _Draft) -> Step:
         op = draft.op
-        if isinstance(op, Compute):
-            return Step(op, draft.seconds * pace)
         if isinstance(op, Collective):
             route = self._route(rank, op, draft.size, draft.form)
-            return Step(op, route=route, meeting=self._number((route.present, op.group, op.stream)))
+            here = id(route), op.stream
+            if here not in self._met:
+                self._met[here] = self._number((route.present, op.group, op.stream)), self._number((route.present, op.stream))
+            meeting, user = self._met[here]
+            return Step(op, route=route, meeting=meeting, user=user)
         assert isinstance(op, P2P)
         ends = [self._message(rank, c, program, m, sending) for ms, sending in ((op.recvs, False), (op.sends, True)) for m in ms]
         return Step(op, messages=tuple(ends))
