@@ -22,10 +22,10 @@ from .clock import Clock
 from .deadlock import explain
 from .fold import Fold, fold
 from .fuse import fuse_all
+from .known import Known
 from .network import Network
 from .ranks import Edges, Rank, edges_of
 from .replay import Replay
-from .known import Known
 from .steps import Pricer
 from .traffic import Traffic
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,21 @@ from ..program.workload import Program
 from ..timeline import Part, Script, Timeline
 from ..timeline_columns import names, script
 from .engine import Engine
+from .fold import LoadKey
 from .ranks import Rank
 from .steps import Move, Step
+
+Span = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+
+class Flows(NamedTuple):
+    """Columns of flows."""
+
+    op: NDArray[np.int64]
+    link: NDArray[np.int64]
+    bytes: NDArray[np.float64]
+    start: NDArray[np.float64]
+    end: NDArray[np.float64]
 
 
 def record(engine: Engine) -> Timeline:
@@ -49,19 +62,35 @@ def record(engine: Engine) -> Timeline:
 def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
     """What every transfer put on one link of each colour: those the engine replayed, then those inside fused runs."""
     parts = [_replayed(engine, first)]
+    spans: dict[int, Span] = {}
+    begins: dict[int, dict[str, NDArray[np.int64]]] = {}
     for rank in engine.ranks:
-        calls: dict[str, list[int]] = {}
-        starts = np.concatenate([[0], np.cumsum([len(rank.program.bodies[c.body]) for c in rank.program.calls])])
-        for at, call in zip(starts.tolist(), rank.program.calls, strict=False):
-            calls.setdefault(call.body, []).append(at)
-        for name, begins in calls.items():
-            parts += _fused_flows(engine, rank, rank.steps[name], np.array(begins), first[rank.rank])
-    return np.concatenate(parts)
+        if id(rank.program) not in begins:
+            begins[id(rank.program)] = _begins(rank.program)
+        fused = ~np.isnan(rank.seconds)
+        for name, calls in begins[id(rank.program)].items():
+            parts += _fused_flows(rank, rank.steps[name], calls, fused, first[rank.rank], engine.fold.loads, spans)
+    rows = np.empty(sum(len(p.op) for p in parts), dtype=tl.FLOWS)
+    for column in Flows._fields:
+        rows[column] = np.concatenate([getattr(p, column) for p in parts])
+    return rows
 
 
-def _replayed(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
+def _begins(program: Program) -> dict[str, NDArray[np.int64]]:
+    """The first op instances of the calls of every body."""
+    calls: dict[str, list[int]] = {}
+    starts = np.concatenate([[0], np.cumsum([len(program.bodies[c.body]) for c in program.calls])])
+    for at, call in zip(starts.tolist(), program.calls, strict=False):
+        calls.setdefault(call.body, []).append(at)
+    return {name: np.array(begins) for name, begins in calls.items()}
+
+
+def _replayed(engine: Engine, first: dict[int, int]) -> Flows:
     """The rows of the transfers that the engine replayed, in order: as many of each as it has links."""
     transfers = engine.replay.transfers
+    if not transfers:
+        none, never = np.zeros(0, dtype=np.int64), np.zeros(0)
+        return Flows(none, none, never, never, never)
     moves = {id(t.move): t.move for t in transfers}
     number = {name: i for i, name in enumerate(moves)}
     loads = [engine.fold.loads[move.loads] for move in moves.values()]
@@ -72,41 +101,43 @@ def _replayed(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
     which = np.array([number[id(t.move)] for t in transfers], dtype=np.int64)
     counts = sizes[which]
     at = np.repeat(begins[which] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-    rows = np.empty(len(at), dtype=tl.FLOWS)
-    rows["link"], rows["bytes"] = link[at], nbytes[at]
-    rows["op"] = np.repeat(np.array([first[t.rank] + t.op for t in transfers], dtype=np.int64), counts)
-    rows["start"] = np.repeat(np.array([t.start for t in transfers], dtype=np.float64), counts)
-    rows["end"] = np.repeat(np.array([t.end for t in transfers], dtype=np.float64), counts)
-    return rows
+    op, start, end = (np.array(column) for column in zip(*((first[t.rank] + t.op, t.start, t.end) for t in transfers), strict=True))
+    return Flows(np.repeat(op, counts), link[at], nbytes[at], np.repeat(start, counts), np.repeat(end, counts))
 
 
-def _fused_flows(engine: Engine, rank: Rank, steps: list[Step], begins: NDArray[np.int64], first: int) -> list[NDArray[Any]]:
+def _fused_flows(
+    rank: Rank,
+    steps: list[Step],
+    begins: NDArray[np.int64],
+    fused: NDArray[np.bool_],
+    first: int,
+    loads: Mapping[LoadKey, Mapping[int, float]],
+    spans: dict[int, Span],
+) -> list[Flows]:
     """The transfers of the fused collectives of one body: per collective and phase the rows of all calls."""
-    template = [
-        (position, link, move.bytes * load, begin, until)
-        for position, step in enumerate(steps)
-        if step.route is not None and rank.rank == min(step.route.present)  # of several that run it together, one
-        for move, begin, until in _spans(step.route.moves)
-        for link, load in engine.fold.loads[move.loads].items()
-    ]
-    if not template:
+    own = [(i, s.route) for i, s in enumerate(steps) if s.route is not None and rank.rank == s.route.present[0]]  # of several that run it together, one
+    if not own:
         return []
-    position, link, nbytes, begin, until = (np.array(column) for column in zip(*template, strict=True))
-    instances = begins[None, :] + position[:, None]
-    fused = ~np.isnan(rank.seconds[instances])
-    start = np.frombuffer(rank.start)[instances]
-    rows = np.empty(instances.shape, dtype=tl.FLOWS)
-    rows["op"], rows["link"], rows["bytes"] = first + instances, link[:, None], nbytes[:, None]
-    rows["start"], rows["end"] = start + begin[:, None], start + until[:, None]
-    return [rows[fused]]
+    for _, route in own:
+        if id(route) not in spans:
+            spans[id(route)] = _span(route.moves, loads)
+    found = [spans[id(route)] for _, route in own]
+    position = np.repeat(np.array([i for i, _ in own]), [len(span[0]) for span in found])
+    link, nbytes, begin, until = (np.concatenate(columns)[:, None] for columns in zip(*found, strict=True))
+    instances = begins + position[:, None]
+    inside, start = fused[instances], np.frombuffer(rank.start)[instances]
+    columns = first + instances, link, nbytes, start + begin, start + until
+    return [Flows(*(np.broadcast_to(column, inside.shape)[inside] for column in columns))]
 
 
-def _spans(moves: Sequence[Move]) -> Iterator[tuple[Move, float, float]]:
-    """The phases of a collective with the seconds from its start in which their bytes move."""
-    at = 0.0
+def _span(moves: Sequence[Move], loads: Mapping[LoadKey, Mapping[int, float]]) -> Span:
+    """Of the phases of a collective: links, bytes on each, and the seconds from its start in which they move."""
+    rows, at = [], 0.0
     for move in moves:
-        yield move, at + move.latency, at + move.seconds
+        rows += [(link, move.bytes * load, at + move.latency, at + move.seconds) for link, load in loads[move.loads].items()]
         at += move.seconds
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+    return columns[0].astype(np.int64), columns[1], columns[2], columns[3]
 
 
 def _meta(engine: Engine) -> dict[str, Any]:
