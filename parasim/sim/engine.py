@@ -24,7 +24,7 @@ from .fold import Fold, fold
 from .fuse import fuse_all
 from .known import Known
 from .network import Network
-from .ranks import Edges, Rank, edges_of
+from .ranks import Rank
 from .replay import Replay
 from .steps import Pricer
 from .traffic import Traffic
@@ -43,18 +43,11 @@ class Engine:
         self.capacity: NDArray[np.float64] = capacity(cluster, profile)
         self.fold: Fold = fold(workload, cluster, self.traffic, self.capacity, enabled=folding)
         self.network = network(self.clock, [bandwidth for _, _, bandwidth, _ in self.fold.links])
-        edges: dict[int, Edges] = {}
-        self.ranks = [self._rank(r, edges) for r in self.fold.representatives]
+        self.ranks = [Rank(r, int(workload.class_of_rank[r]), workload.program_of(r)) for r in self.fold.representatives]
         self.slowdown = {kind: profile.get(f"overlap.slowdown.{kind}", 0.0) for kind in ("collective", "p2p")}
         self._fusing = fusing and not any(self.slowdown.values())  # what transfers may slow has no length of its own
         paces, launch = cluster.paces(workload.world).tolist(), _launch(workload, cluster, profile)
         self._pricer = Pricer(self.traffic, self.fold, self.network.path, cluster.accelerator, profile, paces, launch)
-
-    def _rank(self, r: int, edges: dict[int, Edges]) -> Rank:
-        program = self.workload.program_of(r)
-        if id(program) not in edges:
-            edges[id(program)] = edges_of(program.resolved)
-        return Rank(r, int(self.workload.class_of_rank[r]), program, edges[id(program)])
 
     def run(self) -> None:
         """Replay to the end. Raises Deadlock naming what is stuck."""

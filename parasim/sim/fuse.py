@@ -68,6 +68,13 @@ class Cut:
         return found
 
     @cached_property
+    def waits(self) -> list[list[int]]:
+        """The ops that every run waits for: those of its first op."""
+        first, edges = self.resolved.edge_start, self.resolved.edges.tolist()
+        begins, ends = first[self.heads].tolist(), first[np.array(self.heads, dtype=np.int64) + 1].tolist()
+        return [edges[a:b] for a, b in zip(begins, ends, strict=True)]
+
+    @cached_property
     def meeting(self) -> list[int]:
         """Per run the number of the set of ranks that run it together."""
         found: list[int] = self.section.tolist()

@@ -17,23 +17,14 @@ from .steps import Step
 if TYPE_CHECKING:
     from .replay import Stream
 
-Edges = dict[int, list[int]]
-
-
-def edges_of(resolved: Resolved) -> Edges:
-    """What each op instance waits for, of those that wait."""
-    edges, first = resolved.edges.tolist(), resolved.edge_start.tolist()
-    return {i: edges[first[i] : first[i + 1]] for i in np.nonzero(np.diff(resolved.edge_start))[0].tolist()}
-
-
 class Rank:
     """Rank `rank`, of class `c`: its resolved Program, its runs, and the times of its ops (nan: not yet)."""
 
     cut: Cut
     runs: Runs
 
-    def __init__(self, rank: int, c: int, program: Program, edges: Edges) -> None:
-        self.rank, self.c, self.program, self.edges = rank, c, program, edges
+    def __init__(self, rank: int, c: int, program: Program) -> None:
+        self.rank, self.c, self.program = rank, c, program
         self.resolved: Resolved = program.resolved
         n = len(self.resolved)
         self.ready, self.start, self.end = _unknown(n), _unknown(n), _unknown(n)

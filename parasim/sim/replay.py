@@ -69,13 +69,11 @@ class Replay:
         self._together: dict[tuple[int, int], list[Stream]] = {}
         self._meetings: dict[tuple[int, int], list[Stream]] = {}
         self._posted: dict[tuple[int, int], Flight] = {}
-        self._waiting: list[dict[int, list[Stream]]] = [{} for _ in ranks]
         self._ready: deque[Stream] = deque()
 
     def run(self) -> None:
         """Until nothing moves any more."""
-        for at, rank in enumerate(self.ranks):
-            rank.waiting = self._waiting[at]
+        for rank in self.ranks:
             self._ready += [Stream(rank, mine) for mine in rank.streams]
         self.clock.rest = self._drain
         self.clock.run()
@@ -88,29 +86,32 @@ class Replay:
     def _go(self, stream: Stream) -> None:
         """From the run at `next` to the first that does not end at once."""
         rank, now, k = stream.rank, self.clock.now, stream.next
-        done, cut, length, waiting = rank.done, rank.cut, rank.length, rank.waiting
-        heads, tails, meets, edges = cut.heads, cut.tails, cut.meeting, rank.edges
+        done, cut, length, waits = rank.done, rank.cut, rank.length, rank.cut.waits
         while k < stream.stop:
-            i = heads[k]
-            for e in edges.get(i, ()):
+            for e in waits[k]:
                 if not done[e]:
                     stream.next = k
-                    waiting.setdefault(e, []).append(stream)
+                    waiting = rank.waiting
+                    if e in waiting:
+                        waiting[e].append(stream)
+                    else:
+                        waiting[e] = [stream]
                     return
             seconds = length[k]
             stream.next = k
             if seconds != seconds:  # unknown beforehand: an op of its own
+                i = cut.tails[k]
                 rank.ready[i] = now
                 self._op(stream, i, rank.step(k))
                 return
-            if meets[k]:
-                self._come(stream, meets[k], k)
+            if cut.meeting[k]:
+                self._come(stream, cut.meeting[k], k)
                 return
             rank.began[k] = now
             if seconds > 0:
                 self.clock.after(seconds, self._end, stream)
                 return
-            self._done(rank, tails[k])
+            self._done(rank, cut.tails[k])
             k += 1
         stream.next = k
 
@@ -119,13 +120,14 @@ class Replay:
         rank = stream.rank
         self._done(rank, rank.cut.tails[stream.next])
         stream.next += 1
-        self._ready.append(stream)
+        if stream.next < stream.stop:
+            self._ready.append(stream)
 
     def _done(self, rank: Rank, i: int) -> None:
         rank.done[i] = 1
         self.events += 1
         if i in rank.waiting:
-            self._ready.extend(rank.waiting.pop(i))
+            self._ready += rank.waiting.pop(i)
 
     def _end_op(self, stream: Stream) -> None:
         """An op that was replayed by itself has ended."""
