@@ -17,6 +17,7 @@ from .steps import Step
 if TYPE_CHECKING:
     from .replay import Stream
 
+
 class Rank:
     """Rank `rank`, of class `c`: its resolved Program, its runs, and the times of its ops (nan: not yet)."""
 

@@ -171,7 +171,7 @@ class Pricer:
         ranks, present = self._members[here]
         key = (form, ranks)
         if key not in self._shared:
-            plan = self.traffic.collective(op, size, ranks)
+            plan = self.traffic.timed_collective(op, size, ranks)
             kind = kind_of(self.traffic.structure(op, size), ranks, self.fold.colour, ordered=False)
             self._shared[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank)
         return self._shared[key]
@@ -182,7 +182,8 @@ class Pricer:
         moves: tuple[Move, ...] = ()
         nbytes = program.nbytes((m.buffer,)) if sending else 0
         if sending:
-            moves = self._moved(self.traffic.message(nbytes, rank, other), kind_of(message_key(c, m, nbytes), (rank, other), self.fold.colour, ordered=True))
+            key = message_key(c, m, nbytes)
+            moves = self._moved(self.traffic.timed_message(key, nbytes, rank, other), kind_of(key, (rank, other), self.fold.colour, ordered=True))
         ends = (rank, peer) if sending else (peer, rank)
         return Message(m.channel, ends, m.buffer.slot, sending, float(nbytes), moves, self._number((m.channel, ends)))
 

@@ -62,6 +62,7 @@ class Traffic:
     profile: Profile
     _plans: dict[Hashable, CollectivePlan] = field(default_factory=dict)
     _structures: dict[Hashable, Hashable] = field(default_factory=dict)
+    _stands: dict[Hashable, tuple[IntArray, IntArray]] = field(default_factory=dict)  # by structure: sets of ranks, and the row that stands for each
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
@@ -89,6 +90,24 @@ class Traffic:
             except Unreachable as error:
                 raise Unreachable(f"group pp is partitioned between ranks {source} and {target} (send): {error}") from error
         return self._plans[key]
+
+    def timed_collective(self, op: Collective, size: Size, ranks: tuple[int, ...]) -> CollectivePlan:
+        """`collective`, perhaps of other ranks that look alike: equal but for the names of its links."""
+        return self.collective(op, size, self._stand(self.structure(op, size), ranks))
+
+    def timed_message(self, structure: Hashable, nbytes: int, source: int, target: int) -> CollectivePlan:
+        """`message`, perhaps of other ranks that look alike: equal but for the names of its links."""
+        source, target = self._stand(structure, (source, target))
+        return self.message(nbytes, source, target)
+
+    def _stand(self, structure: Hashable, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """The ranks whose plan stands for that of `ranks`; a rank begins one set of a structure at most."""
+        if structure in self._stands:
+            members, stands = self._stands[structure]
+            for row in np.flatnonzero(members[:, 0] == ranks[0]).tolist():
+                if members[row].tolist() == list(ranks):
+                    return tuple(members[stands[row]].tolist())
+        return ranks
 
     def structure(self, op: Collective, size: Size) -> Hashable:
         """What a collective of this size has in common with those of other sizes."""
@@ -137,8 +156,10 @@ class Traffic:
     def _columns(self, structure: Hashable, members: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan]) -> Instances:
         """The instances int[k, n] of a structure: one plan for all sets of ranks that look alike on the network."""
         parts: list[Loads] = []
-        latency = np.zeros((len(members), 0))
+        latency, stands = np.zeros((len(members), 0)), np.empty(len(members), dtype=np.int64)
+        self._stands[structure] = members, stands
         for rows in self._alike(members):
+            stands[rows] = rows[0]
             made = planner(tuple(members[rows[0]].tolist()))
             if latency.shape[1] < len(made.phases):
                 latency = np.pad(latency, ((0, 0), (0, len(made.phases) - latency.shape[1])))
