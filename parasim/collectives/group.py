@@ -61,8 +61,8 @@ class Group:
         route = self.cluster.route(a, b)
         known = self._hops.get(route)
         if known is None:
-            links, extra = self.cluster.links, self.extra
-            known = self._hops[route] = sum([links[i].latency + extra[links[i].kind] for i in route])
+            latencies, kinds, extra = self.cluster.latencies, self.cluster.kinds, self.extra
+            known = self._hops[route] = sum([float(latencies[i]) + extra[LINK_KINDS[kinds[i]]] for i in route])
         return known
 
     @cached_property
@@ -70,7 +70,7 @@ class Group:
         """Seconds of every link, and 0 at the end, where -1 points: no link."""
         cluster = self.cluster
         extra = np.array([self.extra[kind] for kind in LINK_KINDS])
-        return np.append(np.array([link.latency for link in cluster.links]) + extra[cluster.kinds], 0.0)
+        return np.append(cluster.latencies + extra[cluster.kinds], 0.0)
 
     def loads(self, flows: Iterable[tuple[str, str, float]]) -> dict[int, float]:
         """Bytes per link of messages (from, to, bytes)."""

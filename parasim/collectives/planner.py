@@ -70,8 +70,8 @@ def facts_of(members: Sequence[str], cluster: Cluster, profile: Profile) -> Fact
 def _rates(cluster: Cluster, generation: str) -> tuple[float, float, float]:
     """GB/s that NCCL plans with, of a port inside a server and of one device's part of the NICs; that part."""
     row = _table()["generations"][generation]
-    first = cluster.devices[0]
-    inside = max((link.bandwidth for link in cluster.links if link.a == first and link.kind == "scale_up"), default=0.0) * 1e-9
+    leaving = cluster.leaving(cluster.devices[0])
+    inside = max((link.bandwidth for link in leaving if link.kind == "scale_up"), default=0.0) * 1e-9
     nic, per_device = (_described(cluster, f"scale_out.{key}") for key in ("bandwidth", "nic_per_device"))
     nic *= 1e-9
     channel = next((rate for rate in row["channels"] if rate <= nic * (1 + 1e-9)), nic)

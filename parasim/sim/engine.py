@@ -94,4 +94,4 @@ class Engine:
 def _launch(workload: Workload, cluster: Cluster, profile: Profile) -> float:
     """Seconds of the host per kernel."""
     tp, pp = (int(workload.coordinates[axis].max()) + 1 if axis in workload.coordinates else 1 for axis in ("tp", "pp"))
-    return host_launch(profile, tp, pp, len({cluster.node_of[d] for d in cluster.devices[: workload.world]}))
+    return host_launch(profile, tp, pp, len(np.unique(cluster.servers[: workload.world])))

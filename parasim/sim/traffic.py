@@ -122,8 +122,7 @@ class Traffic:
     def _samples(self) -> dict[str, list[tuple[int, ...]]]:
         """Per group name one set of ranks per number of nodes that a set spans: algorithms may depend on that."""
         out: dict[str, list[tuple[int, ...]]] = {}
-        node = {d: n for n, d in enumerate(dict.fromkeys(self.cluster.node_of[x] for x in self.devices))}
-        nodes = np.array([node[self.cluster.node_of[d]] for d in self.devices])
+        nodes = self.cluster.servers[: self.workload.world]
         for name, table in self.workload.groups.items():
             placed = np.sort(nodes[table], axis=1)
             spans = (np.diff(placed, axis=1) > 0).sum(axis=1)

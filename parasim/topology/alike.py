@@ -6,7 +6,6 @@ once per look and not once per set. Only for trees of switches whose devices all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,7 +85,7 @@ def _first_places(ids: Ints) -> Ints:
     return out
 
 
-def alike(climbs: Climbs, nodes: Sequence[int], bandwidths: NDArray[np.float64], latencies: NDArray[np.float64], kinds: Ints) -> Alike:
+def alike(climbs: Climbs, nodes: Ints, bandwidths: NDArray[np.float64], latencies: NDArray[np.float64], kinds: Ints) -> Alike:
     """The comparison for a tree: `nodes[d]` numbers the server of device d; the rest are columns over links."""
     sort = mix(bandwidths.view(np.uint64), latencies.view(np.uint64), kinds)
     tables = [t for c in climbs.chains for t in (c.up, c.down)]

@@ -9,12 +9,13 @@ from pydantic import BaseModel
 
 from ..errors import Refused, Violation
 from ..provenance import Number
-from .builders import SCALE_UP_LINK, uneven_servers, wired_servers
+from .builders import DEVICE_KIND, SCALE_UP_LINK, uneven_servers, wired_servers
 from .cluster import Accelerator, Cluster
 from .draft import Draft, Wire
 from .ecmp import slowest_link
 from .fat_tree import Core, FatTree, Host, ethernet, fat_tree
 from .inside import Inside, PcieHost, cube_mesh, direct, pcie
+from .regular import SMALLEST, Shape, regular
 from .schema import ClusterFile, CubeMeshFile, EthernetFile, FatTreeFile, MeshFile, NodeFile, PcieFile, RailFatTreeFile, ScaleUp, TorusFile
 from .torus import torus
 
@@ -29,19 +30,28 @@ def from_servers(form: ClusterFile, accelerator: Accelerator, devices: int) -> C
         raise Refused([Violation("scale_out", "null", rule, "give scale_out.kind: rail-fat-tree or ethernet, or fit the devices in one node")])
     if node.scale_up is None and max(sizes) > 1:
         raise Refused([Violation("node.scale_up", "null", f"is missing: {max(sizes)} devices of a node have no link", "give node.scale_up")])
-    draft = _nodes(node, sizes, accelerator)
     description = describe(form)
     net = form.scale_out
-    if isinstance(net, EthernetFile):
-        host = Host(net.host.bandwidth.value, net.host.device.value) if net.host else None
-        ethernet(draft, Wire("nic", net.bandwidth.value, net.latency.value), host)
-    elif net is not None:
+    price = form.price.value if form.price else None
+    if isinstance(net, FatTreeFile):
         tree = _tree(net, sizes)
         if net.ecmp is not None:
             slowest = slowest_link(tree.uplinks(round(net.nic_per_device * max(sizes))), net.ecmp.queue_pairs)
             tree, description["scale_out.ecmp.slowest_link"] = tree._replace(slowest=slowest.value), slowest
-        fat_tree(draft, tree)
-    return draft.finish(form.name, form.price.value if form.price else None, description)
+
+        def whole() -> Cluster:
+            return fat_tree(_nodes(node, sizes, accelerator), tree).finish(form.name, price, description)
+
+        up = node.scale_up
+        if sum(sizes) < SMALLEST or len(set(sizes)) > 1 or not isinstance(up, ScaleUp) or tree.core is not None:
+            return whole()
+        wire = Wire(SCALE_UP_LINK[up.kind], up.bandwidth.value, up.latency.value)
+        return regular(Shape(len(sizes), sizes[0], wire, tree, DEVICE_KIND[accelerator.kind]), accelerator, whole, form.name, price, description)
+    draft = _nodes(node, sizes, accelerator)
+    if isinstance(net, EthernetFile):
+        host = Host(net.host.bandwidth.value, net.host.device.value) if net.host else None
+        ethernet(draft, Wire("nic", net.bandwidth.value, net.latency.value), host)
+    return draft.finish(form.name, price, description)
 
 
 def _sizes(node: NodeFile, devices: int) -> Sequence[int]:

@@ -33,6 +33,22 @@ class Climbs:
     to_spine: Ints
     from_spine: Ints
 
+    def chosen(self, place: Mapping[str, int], rows: Ints) -> Climbs:
+        """Those of some devices: `rows` of these, by `place`."""
+        chains = tuple(Climb(c.nodes[rows], c.up[rows], c.down[rows]) for c in self.chains)
+        return Climbs(place, chains, self.top[rows], self.spine[rows], self.to_spine, self.from_spine)
+
+    def route(self, a: str, b: str) -> tuple[int, ...]:
+        """The links from `a` to another device, in order."""
+        start, end = self.place[a], self.place[b]
+        for climb in self.chains:
+            if climb.nodes[start, -1] == climb.nodes[end, -1]:
+                height = int(np.argmax(climb.nodes[start] == climb.nodes[end]))
+                return (*climb.up[start, :height].tolist(), *climb.down[end, :height][::-1].tolist())
+        last, spine = self.chains[-1], self.spine[end]
+        over = int(self.to_spine[self.top[start], spine]), int(self.from_spine[self.top[end], spine])
+        return (*last.up[start].tolist(), *over, *last.down[end][::-1].tolist())
+
     def routes(self, a: Sequence[str], b: Sequence[str]) -> Ints:
         """Links from a[i] to b[i], int[pairs, longest], -1 where a route is shorter; equal to the router's `path` for each pair."""
         ends = [np.fromiter(map(self.place.__getitem__, names), dtype=np.int64, count=len(names)) for names in (a, b)]

@@ -10,6 +10,7 @@ from ..errors import Malformed
 from ..words import nearest
 from .cluster import Cluster
 from .draft import assemble
+from .regular import Ways
 from .routing import Detour, Nested, UpDown
 from .shortest import ShortestPaths
 
@@ -63,7 +64,7 @@ def remove(cluster: Cluster, name: str) -> Cluster:
     left = replace(
         assemble(cluster.name, cluster.accelerator, cluster.nodes, links, node_of, None, cluster.price, cluster.description), slowdown=cluster.slowdown
     )
-    tree = cluster.router.tree if isinstance(cluster.router, Detour) else cluster.router
+    tree = cluster.router.tree if isinstance(cluster.router, Detour | Ways) else cluster.router
     if isinstance(tree, UpDown | Nested):
         return replace(left, router=Detour(tree, ShortestPaths(left.links)))
     return left

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .alike import Alike
     from .bulk import Climbs
 
+Floats = NDArray[np.float64]
 MANY = 512  # pairs from which columns of routes pay
 NODE_KINDS = ("gpu", "chip", "nic", "pcie", "cpu", "switch")
 LINK_KINDS = ("scale_up", "nic", "leaf", "spine", "pcie", "ici", "dcn", "host")
@@ -64,6 +65,14 @@ class Link(NamedTuple):
     latency: float
 
 
+class LinkColumns(Sequence[Link]):
+    """Links of which the numbers are there as columns, and a Link when it is asked for; `kinds` are places in LINK_KINDS."""
+
+    bandwidths: Floats
+    latencies: Floats
+    kinds: NDArray[np.int64]
+
+
 class Router(Protocol):
     """Decides the way from one device to another."""
 
@@ -75,8 +84,8 @@ class Router(Protocol):
         """All pairs of `members` counted at once; None where this router has no short cut for it."""
         ...
 
-    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> Climbs | None:
-        """The routes between all `devices` as columns of links (`index` by their ends); None where this router has no short cut for it."""
+    def columns(self, devices: Sequence[str], index: Callable[[], Mapping[tuple[str, str], int]]) -> Climbs | None:
+        """The routes between all `devices` as columns of links (`index()` by their ends); None where this router has no short cut for it."""
         ...
 
 
@@ -100,7 +109,7 @@ class Cluster:
     accelerator: Accelerator
     nodes: Mapping[str, str]
     devices: tuple[str, ...]
-    links: tuple[Link, ...]
+    links: Sequence[Link]
     node_of: Mapping[str, str]
     router: Router = field(repr=False)
     price: float | None = None
@@ -137,7 +146,7 @@ class Cluster:
 
     @cached_property
     def _climbs(self) -> Climbs | None:
-        return self.router.columns(self.devices, self.index)
+        return self.router.columns(self.devices, lambda: self.index)
 
     @cached_property
     def alike(self) -> Alike | None:
@@ -146,11 +155,25 @@ class Cluster:
             return None
         from .alike import alike
 
-        number = {node: i for i, node in enumerate(dict.fromkeys(self.node_of[d] for d in self.devices))}
-        latencies = np.array([link.latency for link in self.links], dtype=np.float64)
-        return alike(self._climbs, [number[self.node_of[d]] for d in self.devices], self.bandwidths, latencies, self.kinds)
+        return alike(self._climbs, self.servers, self.bandwidths, self.latencies, self.kinds)
+
+    @cached_property
+    def servers(self) -> NDArray[np.int64]:
+        """Number of the server of every device, in order of first appearance; int[devices]."""
+        names = list(map(self.node_of.__getitem__, self.devices))
+        number = {node: i for i, node in enumerate(dict.fromkeys(names))}
+        return np.fromiter(map(number.__getitem__, names), dtype=np.int64, count=len(names))
+
+    def leaving(self, device: str) -> list[Link]:
+        """The links that leave a device."""
+        columns = self._climbs if isinstance(self.links, LinkColumns) else None
+        if columns is not None and device in columns.place:
+            return [self.links[i] for i in sorted({int(c.up[columns.place[device], 0]) for c in columns.chains})]
+        return [link for link in self.links if link.a == device]
 
     def _find(self, a: str, b: str) -> tuple[int, ...]:
+        if isinstance(self.links, LinkColumns) and self._climbs is not None and a != b and {a, b} <= self._climbs.place.keys():
+            return self._climbs.route(a, b)
         path = self.router.path(a, b)
         if path is None:
             raise Unreachable(f"cluster {self.name}: no route from {a} to {b}; the network is partitioned")
@@ -175,16 +198,29 @@ class Cluster:
 
     def paces(self, ranks: int) -> NDArray[np.float64]:
         """How many times as long each of the first `ranks` ranks computes as the accelerator should; float[ranks]."""
+        if not self.slowdown:
+            return np.ones(ranks)
         return np.array([self.slowdown.get(device, 1.0) for device in self.devices[:ranks]])
 
     @cached_property
     def bandwidths(self) -> NDArray[np.float64]:
         """Bytes/s of every link; float[links]."""
+        if isinstance(self.links, LinkColumns):
+            return self.links.bandwidths
         return np.array([link.bandwidth for link in self.links], dtype=np.float64)
+
+    @cached_property
+    def latencies(self) -> NDArray[np.float64]:
+        """Seconds of every link; float[links]."""
+        if isinstance(self.links, LinkColumns):
+            return self.links.latencies
+        return np.array([link.latency for link in self.links], dtype=np.float64)
 
     @cached_property
     def kinds(self) -> NDArray[np.int64]:
         """Place in LINK_KINDS of every link's kind; int[links]."""
+        if isinstance(self.links, LinkColumns):
+            return self.links.kinds
         code = {kind: i for i, kind in enumerate(LINK_KINDS)}
         return np.array([code[link.kind] for link in self.links], dtype=np.int64)
 

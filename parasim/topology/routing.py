@@ -6,7 +6,7 @@ All are deterministic. Any other graph is routed by `shortest.ShortestPaths`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -90,9 +90,9 @@ class UpDown:
         self._over_spines(crossings, members, near, far)
         return Exchange(crossings, tuple(_examples(members, near, above, away)))
 
-    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> Climbs | None:
+    def columns(self, devices: Sequence[str], index: Callable[[], Mapping[tuple[str, str], int]]) -> Climbs | None:
         """Routes as columns, where all devices climb alike under one set of spines."""
-        return None if self.cores else climbs(self.chains, self.spines[0] if self.spines else (), self.slot, devices, index)
+        return None if self.cores else climbs(self.chains, self.spines[0] if self.spines else (), self.slot, devices, index())
 
     def _over_spines(self, crossings: Crossings, members: Sequence[str], near: Mapping[str, str], far: Mapping[str, Chain]) -> None:
         """Add the messages that leave their leaf: per receiver on its spine, from every sender outside its leaf and its node."""
@@ -152,7 +152,7 @@ class Nested:
         away = (pair for pair in counted.examples if self.place[pair[0]][0] != self.place[pair[1]][0])
         return Exchange(crossings, (*examples.values(), *away))
 
-    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> None:
+    def columns(self, devices: Sequence[str], index: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         """No short cut: routes are found one by one."""
         return
 
@@ -173,7 +173,7 @@ class Detour:
         """No short cut: pairs are walked one by one."""
         return None
 
-    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> None:
+    def columns(self, devices: Sequence[str], index: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         """No short cut: routes are found one by one."""
         return
 

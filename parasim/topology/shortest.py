@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -38,7 +38,7 @@ class ShortestPaths:
         """No short cut: pairs are walked one by one."""
         return None
 
-    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> None:
+    def columns(self, devices: Sequence[str], index: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         """No short cut: routes are found one by one."""
         return
 

@@ -6,7 +6,7 @@ only (jax-ml/scaling-book, "How to think about TPUs"). Slices are joined by the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -80,7 +80,7 @@ class TorusRoutes:
         """No short cut: pairs are walked one by one."""
         return None
 
-    def columns(self, devices: Sequence[str], index: Mapping[tuple[str, str], int]) -> None:
+    def columns(self, devices: Sequence[str], index: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         """No short cut: routes are found one by one."""
         return
 
