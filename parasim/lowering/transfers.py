@@ -34,7 +34,8 @@ def transfers(draft: Draft) -> None:
                 continue
             while not parts(left[0].body):
                 calls.append(left.popleft())
-            if isinstance(step, Pair) or draft.bodies[left[0].body][0].label.phase == AGAIN:
+            body = draft.bodies[left[0].body]  # W of a stage without layers has no op
+            if isinstance(step, Pair) or (body and body[0].label.phase == AGAIN):
                 _gate(draft, left[0].body, [(end, slot) for slot, a in enumerate(singles([step])) for end in ends(a, home, "RECV")])
             calls.append(left.popleft())
         calls += [left.popleft()] if left and not parts(left[0].body) else []
