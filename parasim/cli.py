@@ -320,7 +320,7 @@ def report(
     variant: Annotated[str, typer.Option(metavar="K=V,K=V", help="Instead of OTHER: the same run with these settings.")] = "",
 ) -> None:
     """Write a page with an interactive timeline, memory, links and layout; of two runs a comparison."""
-    from .jobs import write_page
+    from .pages import write_page
 
     write_page(source, other, overrides or (), variant, html)
     typer.echo(f"wrote {html}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, simulate_run, time_schedule, time_study, writable
+from .api import COMM_MODELS, DPI, PAIRS, execute, load, lower, op_seconds, time_schedule, time_study, writable
 from .collectives.table import MOST_RANKS, compared, parse_ranks, parse_sizes, rows, spreads
 from .config import Run, build
 from .config.imported import Imported
@@ -32,7 +32,6 @@ from .units import format_bandwidth, format_bytes, format_memory, format_seconds
 from .words import known
 
 if TYPE_CHECKING:
-    from .html import Side
     from .plan.search import Search
     from .plan.waits import Waits
     from .plan.whatif import WhatIf
@@ -189,43 +188,6 @@ def plot_file(kind: str, source: str, out: Path, devices: int) -> None:
         write_figure(picture(kind, Path(source)), out)
     else:
         draw(kind, load_cluster(source, devices) if kind in OF_CLUSTERS else Timeline.load(Path(source)), out)
-
-
-def write_page(source: Path, other: Path | None, overrides: Sequence[str], variant: str, out: Path) -> None:
-    """Write the page of a run file or a timeline.npz, alone or against another one or a variant of the run. Raises Malformed, and what `load` raises."""
-    from .html import write
-    from .plan.settings import variant as settings_of
-    from .traces.kineto import is_trace
-
-    if out.suffix not in (".html", ".htm"):
-        raise Malformed(f"--html {out}: the ending must be .html")
-    if other is not None and variant:
-        raise Malformed("give either OTHER or --variant, not both")
-    writable(out.parent)
-
-    first = _side(source, overrides)
-    if variant:
-        changed = _side(source, [*overrides, *(f"{k}={v}" for k, v in settings_of(variant))])
-        write(out, first, replace(changed, name=f"{first.name}, {variant}"))
-    else:
-        both = other is not None and not any(p.suffix == ".npz" or is_trace(p) for p in (source, other))
-        write(out, first, None if other is None else _side(other, overrides if both else ()))
-
-
-def _side(path: Path, more: Sequence[str]) -> Side:
-    """What a page says of a run file with overrides, of a timeline, or of a trace of torch.profiler. Raises Malformed where the latter are to be changed."""
-    from .html import Side, side_of
-    from .traces.kineto import is_trace, read_kineto
-
-    if is_trace(path) and not more:
-        from .traces.beside import timeline_of
-
-        return Side(path.name, timeline_of(read_kineto(path)))
-    if path.suffix != ".npz" and not is_trace(path):
-        return simulate_run(load(path, more)).side
-    if more:
-        raise Malformed(f"{path}: --set and --variant change run files; a timeline is what it is")
-    return side_of(path)
 
 
 def import_topology(path: Path, kind: str, out: Path, **more: Any) -> str:

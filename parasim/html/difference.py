@@ -25,6 +25,8 @@ def words(a: Side, b: Side) -> tuple[str, str]:
 def difference(a: Side, b: Side, communication: tuple[dict[str, Any], dict[str, Any]]) -> dict[str, Any]:
     """`rows` of [name, unit, a, b]; `ops` in the form of parasim.comparison/1, or null and `why`."""
     ops, why = None, ""
+    if a.kinds is not None and b.kinds is not None:
+        return {"rows": list(_rows(a, b, *communication)), "ops": None, "why": "a trace names kernels, not ops of a program; kinds are compared above"}
     try:
         first, second = (b, a) if (a.source, b.source) == ("measured", "simulated") else (a, b)
         ops = compare(first.timeline, second.timeline).to_json()
@@ -36,6 +38,8 @@ def difference(a: Side, b: Side, communication: tuple[dict[str, Any], dict[str, 
 
 def _rows(a: Side, b: Side, ours: dict[str, Any], theirs: dict[str, Any]) -> Iterator[list[Any]]:
     yield ["step time", "seconds", a.window.length, b.window.length]
+    if a.kinds is not None and b.kinds is not None:
+        yield from ([kind, "seconds", a.kinds.get(kind, 0.0), b.kinds.get(kind, 0.0)] for kind in dict.fromkeys([*a.kinds, *b.kinds]))
     for name, key, unit in REPORTED:
         values = [None if side.report is None else side.report.get(key) for side in (a, b)]
         if all(isinstance(v, int | float) for v in values):

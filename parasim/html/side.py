@@ -24,13 +24,17 @@ MOST_OPS = 800_000  # in one page; ranks beyond that are left out, and the page 
 
 @dataclass(frozen=True)
 class Side:
-    """One timeline of a page. `report` is in the form `parasim.report/1`; without `run` and `workload` kernels and the layout are not shown."""
+    """One timeline of a page. `report` is in the form `parasim.report/1`; without `run` and `workload` kernels and the layout are not shown.
+
+    `kinds` are seconds of a rank by kind of kernel, where two sides are of no common program: a prediction and a trace.
+    """
 
     name: str
     timeline: Timeline
     report: Mapping[str, Any] | None = None
     run: Run | None = None
     workload: Workload | None = None
+    kinds: Mapping[str, float] | None = None
 
     @cached_property
     def window(self) -> Window:

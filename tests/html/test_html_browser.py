@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,10 +15,11 @@ import pytest
 
 import parasim as ps
 from parasim.html import write
+from parasim.pages import write_page
 from parasim.report.labels import op_names
 from parasim.units import format_memory, format_seconds
 
-from .conftest import HOSTILE
+from .conftest import HOSTILE, KEYS
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -98,6 +101,8 @@ class Page:
         """No message on the console, no dialog, no element that the page did not make."""
         assert [entry["message"] for entry in self.browser.get_log("browser")] == []
         assert self.run("return document.querySelectorAll('img, iframe, object, embed, main script, header script').length") == 0
+        shown = self.run("return ['summary', 'comparison', 'links', 'communication'].map(id => document.getElementById(id)?.innerText || '').join(' ')")
+        assert not re.search(r"undefined|NaN|\[object|\bfalse|\bnull\b", shown)
 
 
 @pytest.fixture
@@ -285,4 +290,56 @@ def test_sixteen_thousand_devices_open_at_once(browser: Any, tmp_path: Path) -> 
     assert "16,384" in page.text("#summary") and "stands for 1,024" in page.text("#memory h3")
     page.keys("\ue014", selector="#layout .view")
     assert page.text("#layout .says").startswith("rank 0, on node0")
+    whole = page.view
+    page.keys("+", "+")
+    low, high = page.view
+    assert high - low == pytest.approx(whole[1] / 1.5**2)
+    x, y = page.at((low + high) / 2, CALLS)
+    page.pointer(x, y, to=(x - 100, y))
+    assert page.view[0] > low  # dragged
+    page.keys("0")
+    ops, names = result.timeline.of(0), op_names(result.timeline)
+    page.pointer(*page.at(float(ops["start"][0] + ops["end"][0]) / 2 + 1e-2, CALLS))
+    assert page.tip().startswith(f"{names[0]} rank 0 (stands for 1,024), stage 0")
     page.quiet()
+
+
+def test_sixteen_thousand_devices_are_compared(browser: Any, tmp_path: Path) -> None:
+    one = ps.simulate_run(ps.load(EXAMPLES / "llama3-405b-8192.yaml", ["devices=16384"]))
+    other = ps.simulate_run(ps.vary(one.run, ["recompute=none"]))
+    path = one.write_html(tmp_path / "two.html", other)
+    assert path.stat().st_size < 5e6
+    page = Page(browser, path)
+    table = page.run("return [...document.querySelectorAll('#comparison tbody tr')].map(r => [...r.children].map(c => c.innerText))")
+    assert table[0][:3] == ["step time", format_seconds(one.report.step_time), format_seconds(other.report.step_time)]
+    page.quiet()
+
+
+def test_a_trace_stands_beside_its_prediction(browser: Any, tmp_path: Path) -> None:
+    """A step of one rank as a profiler saw it: no report, no stages, no memory; the predicted rank stands above it."""
+    event = {"ph": "X", "cat": "kernel", "name": "sm90_gemm", "ts": 0, "dur": 500, "args": {"stream": 7}}
+    transfer = {**event, "name": "ncclDevKernel_AllReduce_Sum", "ts": 300, "args": {"stream": 9}}
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [event, transfer]}))
+    (tmp_path / "run.yaml").write_text(json.dumps(KEYS))
+    write_page(tmp_path / "run.yaml", tmp_path / "trace.json", (), "", tmp_path / "both.html")
+    page = Page(browser, tmp_path / "both.html")
+    assert "1 rank · measured" in page.text("#subtitle")
+    table = page.run("return [...document.querySelectorAll('#comparison tbody tr')].map(r => r.children[0].innerText + ' ' + r.children[2].innerText)")
+    assert "products (GEMM) 500 us" in table and "all_reduce 500 us" in table and "exposed other 300 us" in table
+    page.pointer(*page.at(100e-6, CALLS))
+    assert page.tip().startswith("F1 rank 0 (stands for 4), stage 0")  # the predicted block comes first
+    page.quiet()
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_nothing_is_wider_than_the_window(browser: Any, before: ps.Result, after: ps.Result, tmp_path: Path, width: int) -> None:
+    before.write_html(tmp_path / "two.html", after)
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600})
+    try:
+        page = Page(browser, tmp_path / "two.html")
+        assert page.run("return document.documentElement.scrollWidth") <= width
+        empty = "return [...document.querySelectorAll('main > section')].filter(s => s.innerText.length < 40).map(s => s.id)"
+        assert page.run(empty) == []
+        page.quiet()
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -159,7 +159,13 @@ def test_both_stand_in_one_page(run: Simulated, traced: Path, tmp_path: Path, cl
     assert '"called":"predicted"' in text and '"called":"measured"' in text
     (tmp_path / "run.yaml").write_text(json.dumps(RUN))
     assert cli("report", tmp_path / "run.yaml", traced, "--html", tmp_path / "both.html").code == 0
-    assert "rank1.pt.trace.json.gz" in (tmp_path / "both.html").read_text()
+    text = (tmp_path / "both.html").read_text()
+    assert "rank1.pt.trace.json.gz" in text and '"products (GEMM)","seconds",' in text and "kinds are compared above" in text
+    # the trace alone, and beside a timeline, which knows no kernels
+    assert cli("report", traced, "--html", tmp_path / "alone.html").code == 0
+    result.timeline.save(tmp_path / "t.npz")
+    assert cli("report", tmp_path / "t.npz", traced, "--html", tmp_path / "t.html").code == 0
+    assert cli("report", traced, "--html", tmp_path / "x.html", "--set", "devices=4").code == 2
 
 
 def test_kernels_of_a_trace_become_a_profile(traced: Path, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ class ComparisonPane {
     const [a, b] = sides;
     const section = pane("comparison", "Comparison", "Signed: above zero the second is larger. Both are on one time axis below.");
     const rows = comparison.rows.map(([name, unit, x, y]) => {
-      const format = FORMATS[unit], off = y - x, points = unit === "share";
+      const off = Math.abs(y - x) <= 1e-12 * Math.max(Math.abs(x), Math.abs(y)) ? 0 : y - x; // sums in another order differ in their last bits
+      const format = FORMATS[unit], points = unit === "share";
       const change = off === 0 ? "0" : points ? `${signed((100 * off).toFixed(1), off)} points` : signed(format(Math.abs(off)), off);
       const share = points || x === 0 ? "" : `${off > 0 ? "+" : ""}${percent(off / x)}`;
       return [name, format(x), format(y), change, share, bar(off, x, points)];
@@ -13,7 +14,7 @@ class ComparisonPane {
     const numbers = table(["", a.called, b.called, "difference", "", "less, more"], rows, "Numbers of both");
     numbers.classList.add("full");
     section.append(numbers);
-    section.append(comparison.ops ? this.ops(comparison.ops) : h("p", { class: "note" }, "Not compared op by op: ", named(comparison.why)));
+    section.append(comparison.ops ? this.ops(comparison.ops) : h("p", { class: "note apart" }, "Not compared op by op: ", named(comparison.why)));
   }
 
   ops({ ops, starts }) {

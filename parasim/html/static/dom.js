@@ -9,7 +9,7 @@ function element(made, attributes, children) {
     else if (name === "on") for (const [event, f] of Object.entries(value)) made.addEventListener(event, f);
     else made.setAttribute(name, value === true ? "" : String(value));
   }
-  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined) made.append(child);
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined && child !== false) made.append(child);
   return made;
 }
 

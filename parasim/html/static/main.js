@@ -42,7 +42,7 @@ function heading(data, sides) {
   document.getElementById("title").append(...sides.flatMap((side, i) => [i ? h("span", { class: "kind" }, " against ") : "", named(side.name)]));
   const facts = sides.map((side) => {
     const p = side.report && side.report.provenance;
-    return p ? [p.model, `${count(side.world)} × ${p.accelerator}`, p.cluster, side.source] : [`${count(side.world)} ranks`, side.source];
+    return p ? [p.model, `${count(side.world)} × ${p.accelerator}`, p.cluster, side.source] : [side.world === 1 ? "1 rank" : `${count(side.world)} ranks`, side.source];
   });
   const lines = sides.length > 1 ? sides.map((side, i) => [`${side.called}: `, ...facts[i]]) : facts;
   document.getElementById("subtitle").append(...lines.map((line) => h("span", {}, line.map((x, i) => [i && !String(line[i - 1]).endsWith(": ") ? " · " : "", named(x)]))));

@@ -5,10 +5,11 @@ const CALLS = 18, OPS = 13, LANE = 9, GAP = 1, APART = 9, RULER = 22;
 // Blocks of {side, rank, y, height, lanes: [{kind, name, y, height, low, high}]} and the height of all.
 function blocks(sides, compact) {
   const ranks = sides.flatMap((side) => side.ranks.map((rank) => ({ side, rank })));
-  const depth = ({ rank }) => rank.stages.length ? rank.stages[0] : -1;
+  const bare = new Set(sides.filter((side) => side.ranks.every((rank) => !rank.stages.length))); // as what a profiler saw of one rank
+  const depth = ({ side, rank }) => rank.stages.length ? rank.stages[0] : bare.has(side) ? 0 : -1;
   const place = new Map(sides.map((side) => [side, new Map()]));
   for (const { side, rank } of ranks) { // how manieth rank of its stage, so that the sides of a comparison stand in turn
-    const of = place.get(side), stage = depth({ rank });
+    const of = place.get(side), stage = depth({ side, rank });
     of.set(stage, (of.get(stage) ?? -1) + 1);
     rank.turn = of.get(stage);
   }
@@ -19,7 +20,7 @@ function blocks(sides, compact) {
     const last = block.lanes[block.lanes.length - 1];
     block.height = last.y + last.height - y;
     const next = ranks[i + 1];
-    const together = next && next.side !== side && next.rank.turn === rank.turn && depth(next) === depth({ rank });
+    const together = next && next.side !== side && next.rank.turn === rank.turn && depth(next) === depth({ side, rank });
     y += block.height + (compact ? 3 : APART) + (sides.length > 1 && !together ? 6 : 0);
     block.ends = !together;
     return block;

@@ -21,7 +21,7 @@ class SummaryPane {
       typeof r.bubble_makespan === "number" && tile("bubble", percent(r.bubble_makespan), "not compute on the busiest rank"),
       peak > 0 && tile("peak memory", bytes(peak), room, !fits),
       typeof r.cost_usd_per_step === "number" && tile("cost", `${Number(r.cost_usd_per_step.toPrecision(4))} USD`, "per step"),
-      tile("ranks", count(side.world), side.kept < side.world ? `${count(side.kept)} simulated for all` : "every one simulated"),
+      tile(side.world === 1 ? "rank" : "ranks", count(side.world), side.kept < side.world ? `${count(side.kept)} ${side.source} for all` : `every one ${side.source}`),
     ]);
   }
 
