@@ -140,6 +140,10 @@ def _words(model: type[BaseModel], error: Any) -> str:
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
         kinds = error["ctx"].get("expected_tags", "'rail-fat-tree', 'fat-tree', 'ethernet'").replace("'", "")
         return f"kind {error['ctx'].get('tag', 'is missing')!s}: one of {kinds}"
+    if error["type"] in ("list_type", "model_type", "dict_type"):
+        due = "a list" if error["type"] == "list_type" else "a mapping, {key: value, ...}"
+        form = " of {id, kind} (a network written out; servers that are alike go under node: {count, devices, scale_up})" if loc[-1] == "nodes" else ""
+        return f"{error['input']!r} is not {due}{form}"
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{message}; got {error['input']!r}" if error["type"] != "value_error" else message
 
