@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 Hashes = NDArray[np.uint64]
 DIGITS = 12  # floats are compared to this many decimals
+BLOCK = 1 << 14  # places that are hashed at once: they stay in a processor's own memory
 ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # multipliers of splitmix64 (Steele et al. 2014)
 
 
 def mix(*values: NDArray[np.generic] | np.generic) -> Hashes:
     """A 64-bit hash of the values at each place (splitmix64's finisher over their running sum)."""
+    columns = [np.asarray(value).astype(np.uint64, copy=False) for value in values]
+    shape = np.broadcast_shapes((1,), *(c.shape for c in columns))
+    if len(shape) > 1 or shape[0] <= BLOCK:
+        return _mixed(columns)
+    out = np.empty(shape, dtype=np.uint64)
+    for at in range(0, shape[0], BLOCK):
+        out[at : at + BLOCK] = _mixed([c[at : at + BLOCK] if c.size > 1 else c for c in columns])
+    return out
+
+
+def _mixed(columns: Sequence[Hashes]) -> Hashes:
     out = np.zeros(1, dtype=np.uint64)
     with np.errstate(over="ignore"):
-        for value in values:
-            out = (out + np.asarray(value).astype(np.uint64, copy=False)) * np.uint64(ODD[0]) + np.uint64(ODD[0])
+        for column in columns:
+            out = out + column
+            out *= np.uint64(ODD[0])
+            out += np.uint64(ODD[0])
             out ^= out >> np.uint64(30)
             out *= np.uint64(ODD[1])
             out ^= out >> np.uint64(27)

@@ -91,14 +91,13 @@ class _Refinement:
         self.base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         entries = [len(x.link) for x in instances]
         self.structure = np.repeat(np.arange(len(instances)), entries)
-        self.instance = _joined([x.instance + b for x, b in zip(instances, self.base, strict=False)])
+        self.instance = _joined([x.instance + b for x, b in zip(instances, self.base, strict=False)]).astype(np.int64, copy=False)
         self.phase = _joined([x.phase for x in instances])
         self.weight = _joined([x.weight for x in instances]).astype(np.float64)
         self.used, self.link = np.unique(_joined([x.link for x in instances]), return_inverse=True)
         self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used])
         self.entry = mix(floats(self.weight), self.phase.astype(np.uint64))
         self.latency = [_latencies(x) for x in instances]
-        self._loads: tuple[Hashes, Loaded] | None = None
 
     def kinds(self, colour: IntArray) -> Hashes:
         """A hash per instance: its structure and the colours of its ranks (in order for messages)."""
@@ -111,12 +110,7 @@ class _Refinement:
         return np.concatenate(out) if out else np.zeros(0, dtype=np.uint64)
 
     def link_loads(self, kinds: Hashes) -> Loaded:
-        """What every transfer kind puts on every link; kept until other `kinds` are asked for."""
-        if self._loads is None or not np.array_equal(self._loads[0], kinds):
-            self._loads = kinds, self._summed_loads(kinds)
-        return self._loads[1]
-
-    def _summed_loads(self, kinds: Hashes) -> Loaded:
+        """What every transfer kind puts on every link."""
         key = mix(kinds[self.instance], self.phase.astype(np.uint64))
         order = np.lexsort((key, self.link))
         link, key = self.link[order], key[order]
@@ -127,16 +121,15 @@ class _Refinement:
         return Loaded(link[first], key[first], load, order[first])
 
     def signatures(self, kinds: Hashes) -> Hashes:
-        """A hash per used link: kind, capacity, and the load of every transfer kind on it."""
-        link, key, load, _ = self.link_loads(kinds)
-        return mix(self.plain, _summed(mix(key, floats(load)), link, len(self.used)))
+        """A hash per used link: kind, capacity, and what every transfer of every kind puts on it."""
+        return mix(self.plain, _summed(mix(kinds[self.instance], self.entry), self.link, len(self.used)))
 
     def refine(self, colour: IntArray) -> IntArray:
         """New colours: the old one and what each transfer of the rank looks like on the links."""
         kinds = self.kinds(colour)
         signatures = self.signatures(kinds)
         seen = mix(signatures[self.link], self.entry)
-        looks = mix(kinds, _summed(seen, np.asarray(self.instance, dtype=np.int64), len(kinds)))
+        looks = mix(kinds, _summed(seen, self.instance, len(kinds)))
         total = np.zeros(self.world, dtype=np.uint64)
         for x, base, latency in zip(self.all, self.base.tolist(), self.latency, strict=False):
             look = looks[base : base + len(x.members)]

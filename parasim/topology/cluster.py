@@ -171,6 +171,12 @@ class Cluster:
             return [self.links[i] for i in sorted({int(c.up[columns.place[device], 0]) for c in columns.chains})]
         return [link for link in self.links if link.a == device]
 
+    def between(self, a: str, b: str) -> int | None:
+        """Index of the link from device `a` to device `b`, None where there is none."""
+        if isinstance(self.links, LinkColumns) and self._climbs is not None:  # devices are joined by switches
+            return None
+        return self.index.get((a, b))
+
     def _find(self, a: str, b: str) -> tuple[int, ...]:
         if isinstance(self.links, LinkColumns) and self._climbs is not None and a != b and {a, b} <= self._climbs.place.keys():
             return self._climbs.route(a, b)

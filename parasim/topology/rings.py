@@ -15,9 +15,9 @@ def rings(cluster: Cluster, devices: Sequence[str]) -> tuple[tuple[str, ...], ..
     The narrowest cable between two devices is one; a wider one counts as several, as two NVLinks beside one do. A direction of a cable is in at
     most one ring, so that R rings reach R times the bandwidth of one. Empty where no ring of direct cables passes all devices.
     """
-    if not any((devices[0], b) in cluster.index for b in devices):  # behind a switch: without a look at all pairs
+    if all(cluster.between(devices[0], b) is None for b in devices):  # behind a switch: without a look at all pairs
         return ()
-    joined = [cluster.links[i] for a in devices for b in devices if (i := cluster.index.get((a, b))) is not None]
+    joined = [cluster.links[i] for a in devices for b in devices if (i := cluster.between(a, b)) is not None]
     direct = {(link.a, link.b): link.bandwidth for link in joined if link.kind == "scale_up"}
     if not direct:
         return ()
