@@ -89,10 +89,10 @@ class Took:
     blamed: str
 
 
-def took(keys: Mapping[str, Any], repeats: int, *, fuse: bool = True, folding: bool = True) -> Took:
-    """The case in a fresh process."""
+def took(keys: Mapping[str, Any], repeats: int, *, fuse: bool = True, folding: bool = True, seconds: float = 1200.0) -> Took:
+    """The case in a fresh process, for so many wall seconds at most (`subprocess.TimeoutExpired`)."""
     asked = json.dumps({"keys": keys, "repeats": repeats, "fuse": fuse, "folding": folding})
-    out = subprocess.run([sys.executable, "-m", __name__, asked], check=True, capture_output=True, text=True, timeout=1200, env=environment())
+    out = subprocess.run([sys.executable, "-m", __name__, asked], check=True, capture_output=True, text=True, timeout=seconds, env=environment())
     return Took(**json.loads(out.stdout))
 
 

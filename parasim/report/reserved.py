@@ -91,7 +91,7 @@ class Pool:
 
     def _keep(self, block: Block) -> None:
         block.free = True
-        insort(self.free[block.small], (block.size, block.address, block), key=_place)
+        insort(self.free[block.small], (block.size, block.address, block))  # no two have one address
 
     def _forget(self, block: Block) -> None:
         pool = self.free[block.small]
@@ -105,10 +105,6 @@ def _joined(first: Block, second: Block) -> Block:
     if second.behind:
         second.behind.before = first
     return first
-
-
-def _place(entry: tuple[int, int, Block]) -> tuple[int, int]:
-    return entry[:2]
 
 
 def reserved(timeline: Timeline, rank: int, capacity: float) -> Reserved:
