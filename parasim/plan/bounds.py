@@ -32,7 +32,8 @@ from ..parallel.placement import stage_bounds
 from ..schedules import BIDIRECTIONAL, SCHEDULES, ScheduleInput
 from .depth import PARTS, Depth, Floats, Sizes, Times, by_part, depth
 from .orders import Orders, backwards, least_inflight, orders, replay
-from .pieces import FIRST, LAST, NOTHING, Pieces, fresh, kind, whole
+from .parts import FIRST, LAST, kind
+from .pieces import NOTHING, Pieces, fresh, whole
 from .space import OVERLAPPED, Way
 
 SIZES = tuple(2**k for k in (20, 25, 28))  # bytes at which a collective's seconds per byte are looked at
@@ -88,13 +89,19 @@ class Bounds:
         """The same by a replay of the schedule; never less than `step`."""
         key = ("replay", *self._key(layout))
         if key not in self._kept:
-            stages, order = self.stages(layout), self.orders(layout)
+            stages, order = self.stages(layout, alone=True), self.orders(layout)
             rows = [{k: float(stages.seconds[k][s]) for k in "FBIWR"} for s in range(len(order.rank_of))]
-            first, last, ends = replay(order, rows, stages.forward.tolist(), stages.backward.tolist())
+            first, last, ends = replay(order, rows, stages.forward.tolist(), stages.backward.tolist(), self._paired(layout, order))
             known = SCHEDULES[layout.pipeline.schedule].placement is not BIDIRECTIONAL  # else of one of the two that hold stage 0
             self._kept[key] = ends[order.rank_of[0]], known * last[0], known * first[0], max(ends)
         end, last_backward, first_backward, latest = self._kept[key]
         return float(max(self.step(layout), self._whole(layout, end, last_backward, first_backward), latest * SAFE))
+
+    def _paired(self, layout: Layout, order: Orders) -> dict[tuple[int, int], float]:
+        """Seconds of the overlapped pairs of an order by their stages."""
+        bounds = stage_bounds(layout.pipeline.layers)
+        found = {(cell[0][1], cell[1][1]) for cells in order.cells for cell in cells if len(cell) > 1}
+        return {(f, b): self.pieces.pair(layout, bounds[f], bounds[b]) for f, b in found}
 
     def memory(self, layout: Layout) -> float:
         """Bytes that the heaviest rank holds at its peak, at least, by what its schedule keeps in flight in any case."""
@@ -245,11 +252,11 @@ class Bounds:
         first = body.parts.get(FIRST, NOTHING).gradients + body.parts.get(self._kinds[0], NOTHING).gradients
         return max(0.0, self._dense(layout, "gradients") - first)
 
-    def stages(self, layout: Layout) -> Stages:
-        """The pieces of `layout` summed by stage."""
-        key = ("stages", self._stages_key(layout))
+    def stages(self, layout: Layout, *, alone: bool = False) -> Stages:
+        """The pieces of `layout` summed by stage; `alone` as in `Pieces.passes`."""
+        key = ("stages", alone, self._stages_key(layout))
         if key not in self._kept:
-            passes, bounds = self.pieces.passes(layout), stage_bounds(layout.pipeline.layers)
+            passes, bounds = self.pieces.passes(layout, alone=alone), stage_bounds(layout.pipeline.layers)
             seconds = {x: self._total(layout, lambda k, x=x: passes.get(k, {}).get(x, 0.0)) for x in "FBIW"}  # type: ignore[misc]
             seconds["R"] = np.array([passes.get(self._kinds[b - 1], {}).get("R", 0.0) for _, b in bounds])
             self._kept[key] = Stages(seconds, *self._messages(layout, self.pieces.held(layout).message))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..parallel.placement import split_layers, stage_bounds
 from ..schedules import BIDIRECTIONAL, SCHEDULES
 from .orders import backwards, least_inflight
-from .pieces import FIRST, LAST
+from .parts import FIRST, LAST
 from .space import OVERLAPPED
 
 Floats = NDArray[np.float64]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 
 from ..schedules import SCHEDULES, Cell, Pair, ScheduleInput, singles
 
+Move = tuple[str, int, int]
+
 
 class Orders(NamedTuple):
-    """`rank_of[stage]` (of the first microbatch); per rank its actions (kind, stage, microbatch), a pair as its forward, then its backward;
+    """`rank_of[stage]` (of the first microbatch); per rank its cells, each its actions (kind, stage, microbatch): one, or the two of a pair;
     `inflight[rank, stage]` microbatches of each stage whose forward has ended and whose backward has not begun, at the instant when a rank holds
     most of them (a pair holds one of its two, for sure)."""
 
     rank_of: tuple[int, ...]
-    actions: tuple[tuple[tuple[str, int, int], ...], ...]
+    cells: tuple[tuple[tuple[Move, ...], ...], ...]
     inflight: NDArray[np.int64]
 
 
@@ -90,10 +92,10 @@ def orders(schedule: str, given: ScheduleInput) -> Orders:
     row, ranks = SCHEDULES[schedule], given.ranks
     made = row(given)
     stages = row.placement.stages(ranks, given.chunks)
-    actions = tuple(tuple((a.kind, a.stage, a.microbatch) for a in singles(made[r])) for r in range(ranks))
+    cells = tuple(tuple(tuple((a.kind, a.stage, a.microbatch) for a in singles([cell])) for cell in made[r]) for r in range(ranks))
     rank_of = tuple(row.placement.rank(s, 0, ranks, given.microbatches) for s in range(stages))
     inflight = np.array([_most(made[r], stages) for r in range(ranks)], dtype=np.int64).reshape(ranks, stages)
-    return Orders(rank_of, actions, inflight)
+    return Orders(rank_of, cells, inflight)
 
 
 def _most(cells: Sequence[Cell], stages: int) -> list[int]:
@@ -110,47 +112,56 @@ def _most(cells: Sequence[Cell], stages: int) -> list[int]:
 
 
 def replay(
-    given: Orders, seconds: Sequence[dict[str, float]], forward: Sequence[float], backward: Sequence[float]
+    given: Orders,
+    seconds: Sequence[dict[str, float]],
+    forward: Sequence[float],
+    backward: Sequence[float],
+    paired: Mapping[tuple[int, int], float],
 ) -> tuple[list[float], list[float], list[float]]:
     """The longest path through a schedule: per stage the start of its first and of its last backward, per rank the end of its last action.
 
     `seconds[stage][kind]`, those of kind R the part of a backward that need not wait for its message, `forward[s]` from stage s to s + 1,
-    `backward[s]` from s to s - 1. An action waits for the one before it on its rank
-    and for its message, a message for its action and for the one before it on its channel. Where two backwards of a stage differ (the last one
-    reduces gradients), the common part counts. Raises nothing: an order that never ends is refused before.
+    `backward[s]` from s to s - 1; `paired[f, b]` those of a pair of a forward of stage f and a backward of stage b, which starts when both messages are
+    there and ends as one. A cell waits for the one before it on its rank and for its messages, a message for its action and for the one before it
+    on its channel. Where two backwards of a stage differ (the last one reduces gradients), the common part counts. Raises nothing: an order that
+    never ends is refused before.
     """
     stages = len(given.rank_of)
     arrived: dict[tuple[bool, int, int], float] = {}
     free: dict[tuple[int, bool, int], float] = {}
-    at, place = [0.0] * len(given.actions), [0] * len(given.actions)
+    at, place = [0.0] * len(given.cells), [0] * len(given.cells)
     first, last = [float("inf")] * stages, [0.0] * stages
     going = True
     while going:
         going = False
-        for rank, actions in enumerate(given.actions):
+        for rank, cells in enumerate(given.cells):
             i, now = place[rank], at[rank]
-            while i < len(actions):
-                kind, s, m = actions[i]
-                if kind == "F":
-                    ready = arrived.get((True, s, m)) if s else 0.0
-                elif kind == "W":
-                    ready = 0.0
+            while i < len(cells):
+                cell = cells[i]
+                start = now
+                for kind, s, m in cell:
+                    forth = kind == "F"
+                    if kind == "W" or s == (0 if forth else stages - 1):
+                        continue
+                    ready = arrived.get((forth, s, m))
+                    if ready is None:
+                        break
+                    if ready > start:
+                        start = ready if forth or len(cell) > 1 else max(start, ready - seconds[s]["R"])
                 else:
-                    ready = arrived.get((False, s, m)) if s < stages - 1 else 0.0
-                if ready is None:
-                    break
-                start = now if kind in "FW" or ready <= now else max(now, ready - seconds[s]["R"])
-                start = ready if kind == "F" and ready > now else start
-                now = start + seconds[s][kind]
-                if kind == "F" and s < stages - 1:
-                    sent = max(now, free.get((rank, True, s), 0.0)) + forward[s]
-                    arrived[True, s + 1, m] = free[rank, True, s] = sent
-                elif kind in "BI":
-                    first[s], last[s] = min(first[s], start), max(last[s], start)
-                    if s:
-                        sent = max(now, free.get((rank, False, s), 0.0)) + backward[s]
-                        arrived[False, s - 1, m] = free[rank, False, s] = sent
-                i += 1
+                    now = start + (seconds[cell[0][1]][cell[0][0]] if len(cell) == 1 else paired[cell[0][1], cell[1][1]])
+                    for kind, s, m in cell:
+                        if kind == "F" and s < stages - 1:
+                            sent = max(now, free.get((rank, True, s), 0.0)) + forward[s]
+                            arrived[True, s + 1, m] = free[rank, True, s] = sent
+                        elif kind in "BI":
+                            first[s], last[s] = min(first[s], start), max(last[s], start)
+                            if s:
+                                sent = max(now, free.get((rank, False, s), 0.0)) + backward[s]
+                                arrived[False, s - 1, m] = free[rank, False, s] = sent
+                    i += 1
+                    continue
+                break
             going |= i > place[rank]
             place[rank], at[rank] = i, now
     return first, last, at

@@ -1,38 +1,36 @@
-"""What one microbatch costs on one rank, by part of the model: read off the Program of a few layers and one stage.
+"""What one microbatch costs on one rank, by part of the model (see `parts`): read off the Program of a few layers and one stage.
 
-Lowering, pricing and lifetimes are those of the engine; only the depth is cut. A *part* is what stands before the layers (embedding), a layer of
-each kind (dense, with experts), and what stands behind them (head, loss). All numbers bound from below what a stage of many layers takes: sums
-over its compute stream, with every collective on it as if nothing else were on the network.
-Of schedules of OVERLAPPED only compute counts.
+Lowering, pricing and lifetimes are those of the engine; only the depth is cut. All numbers bound from below what a stage of many layers takes: what
+its compute stream takes from one op to the next, with every collective, and the messages of context parallelism, as if nothing else were on the network.
+Of schedules of OVERLAPPED only compute counts, apart from pairs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
 import numpy as np
 
-from ..collectives.plan import CollectivePlan, capacity
+from ..collectives.plan import CollectivePlan, capacity, send
 from ..collectives.plan import plan as collective_plan
 from ..collectives.plan import seconds as collective_seconds
 from ..config import Plan, Run
 from ..cost.timing import seconds as kernel_seconds
 from ..lowering import lower
-from ..model.spec import Fixed, Model, Transformer
+from ..model.spec import Model
 from ..parallel.layout import Batch, Degrees, Layout, Pipeline
 from ..parallel.mesh import Mesh
-from ..program.edges import Resolved
-from ..program.ops import CATEGORIES, COMPUTE, Collective, Compute, Kernel, Op
-from ..program.workload import Program, Workload, buffer_bytes
+from ..program.ops import P2P, Collective, Compute, Kernel, Msg, Op
+from ..program.workload import Workload, buffer_bytes
 from ..sim.traffic import collective_size
+from .parts import FIRST, LAST, Beat, Price, by_part, kind, part_of, shallow, shortest, stage, templates, together
+from .parts_memory import rise, stored
 from .space import OVERLAPPED
 
 Groups = dict[str, tuple[tuple[int, ...], ...]]  # by name: sets of ranks
-FIRST, LAST = -1, -2  # parts before and behind the layers; the others are 0 (dense) and 1 (experts)
-# R among the passes: the part of a backward that repeats the forward; that of a stage's last layer does not wait for the message
 
 
 @dataclass(frozen=True)
@@ -58,11 +56,6 @@ class Body:
     message: float
 
 
-def kind(model: Model, layer: int) -> int:
-    """Which part a layer is."""
-    return int(isinstance(model, Transformer) and model.sparse(layer))
-
-
 def fresh(layout: Layout) -> bool:
     """Are gradients of a microbatch written anew, and not added to what is there?"""
     return layout.zero.stage >= 2 and layout.degrees.replicas > 1
@@ -84,6 +77,9 @@ class Pieces:
         self._rises: dict[object, float] = {}
         self._passes: dict[object, dict[int, dict[str, float]]] = {}
         self._sets: dict[Degrees, Groups] = {}
+        self._rings: dict[object, float] = {}
+        self._pairs: dict[object, float] = {}
+        self._beats: dict[object, dict[str, dict[int, list[Beat]]]] = {}
         self._meshes: dict[Degrees, Mesh] = {}
         sizes = np.unique([run.cluster.node_of[d] for d in run.cluster.devices], return_counts=True)[1]
         self._server = int(sizes[0]) if (sizes == sizes[0]).all() and run.cluster.alike is not None else 0
@@ -100,7 +96,7 @@ class Pieces:
         if key not in self._bodies:
             plain = self._plain(layout)
             program, price = plain.program_of(0), self._pricer(plain, {})
-            parts = {part: Part({}, **row) for part, row in _stored(shallow(self.run.plan.model), program, price).items()}
+            parts = {part: Part({}, **row) for part, row in stored(shallow(self.run.plan.model), program, price).items()}
             self._bodies[key] = Body(parts, float(buffer_bytes(program.buffers["L1.input"])) if "L1.input" in program.buffers else 0.0)
         return self._bodies[key]
 
@@ -109,12 +105,12 @@ class Pieces:
         key = (*self._body_key(layout), layout.degrees.replicas > 1)
         if key not in self._rises:
             model = shallow(self.run.plan.model)
-            self._rises[key] = _rise(model, self._lower(layout, model, "1f1b", cut=True).program_of(0).resolved)
+            self._rises[key] = rise(model, self._lower(layout, model, "1f1b", cut=True).program_of(0).resolved)
         return self._rises[key]
 
-    def passes(self, layout: Layout) -> dict[int, dict[str, float]]:
-        """Seconds of the passes by part and letter."""
-        groups = self._groups(layout.degrees) if layout.pipeline.schedule not in OVERLAPPED else {}
+    def passes(self, layout: Layout, *, alone: bool = False) -> dict[int, dict[str, float]]:
+        """Seconds of the passes by part and letter; `alone`: of OVERLAPPED outside of pairs, else what counts in them too."""
+        groups = self._groups(layout.degrees) if alone or layout.pipeline.schedule not in OVERLAPPED else {}
         key = (*self._body_key(layout), fresh(layout), tuple(groups.items()))
         if key not in self._passes:
             self._passes[key] = self._timed(layout, groups)
@@ -133,12 +129,13 @@ class Pieces:
             model, plain = shallow(self.run.plan.model), self._plain(layout)
             price, bodies = self._pricer(plain, {} if paired else groups), plain.program_of(0).bodies
             backward = _anew(bodies["B0"]) if new else bodies["B0"]
-            ways = {"F": (bodies["F0"], price), "B": (backward, price), "R": (backward, lambda op: price(op) if op.label.phase == "R" else 0.0)}
-            found = {letter: _by_part(model, body, letter, cost) for letter, (body, cost) in ways.items()}
+            found = {"F": by_part(model, bodies["F0"], "F", price), "B": by_part(model, backward, "B", price)}
+            found["R"] = _repeated(model, backward, "B", price, found["B"])
             if paired:
                 full = self._pricer(plain, groups)
-                there, back = (_by_part(model, bodies[f"{letter}0"], letter, lambda op: full(op) if isinstance(op, Collective) else 0.0) for letter in "FB")
-                found |= {"L": self._moved(layout, plain), "C": {part: there.get(part, 0.0) + back.get(part, 0.0) for part in {*there, *back}}}
+                alone = {"F": by_part(model, bodies["F0"], "F", full), "B": by_part(model, backward, "B", full)}
+                found["C"] = {part: sum(alone[x].get(part, 0.0) - found[x].get(part, 0.0) for x in "FB") for part in {*alone["F"], *alone["B"]}}
+                found["L"] = self._moved(layout, plain)
             self._passes[key] = {part: {x: row.get(part, 0.0) for x, row in found.items()} for part in {*found["F"], *found["B"]}}
         return self._passes[key]
 
@@ -150,9 +147,10 @@ class Pieces:
             sums: dict[int, dict[int, float]] = {}
             for letter in "FB":
                 ops = program.bodies[f"{letter}0"]
-                for op, part in zip(ops, _part_of(model, [o.label.layer for o in ops], letter), strict=True):
-                    if part is not None and isinstance(op, Collective) and op.group in groups:
-                        for link, s in self._links(plain, op, groups[op.group][min(ranks, len(groups[op.group]) - 1)]).items():
+                for op, part in zip(ops, part_of(model, [o.label.layer for o in ops], letter), strict=True):
+                    name = op.group if isinstance(op, Collective) else "cp" if isinstance(op, P2P) else ""
+                    if part is not None and name in groups:
+                        for link, s in self._links(self._of(plain, op, groups[name][min(ranks, len(groups[name]) - 1)])).items():
                             sums.setdefault(link, {})[part] = sums.get(link, {}).get(part, 0.0) + s
             busiest = max(sums.values(), key=lambda row: row.get(0, 0.0) + row.get(1, 0.0), default={})
             for part in (0, 1, FIRST, LAST):
@@ -160,14 +158,33 @@ class Pieces:
         layers = Counter(kind(model, n) for n in range(model.layers))
         return {part: min(row) / layers.get(part, 1) for part, row in each.items()}
 
-    def _links(self, workload: Workload, op: Collective, ranks: tuple[int, ...]) -> dict[int, float]:
-        """Seconds that `op` among `ranks` keeps each link busy."""
-        cluster, profile = self.run.cluster, self.run.profile
-        made, free, out = self._planned(workload, op, ranks), capacity(cluster, profile), dict[int, float]()
-        for phase in made.phases:
+    def _links(self, plans: Sequence[CollectivePlan]) -> dict[int, float]:
+        """Seconds that transfers keep each link busy."""
+        free, out = capacity(self.run.cluster, self.run.profile), dict[int, float]()
+        for phase in (phase for made in plans for phase in made.phases):
             for link, weight in phase.weights:
                 out[link] = out.get(link, 0.0) + phase.bytes * weight / float(free[link])
         return out
+
+    def _ring(self, workload: Workload, op: P2P, ranks: tuple[int, ...]) -> float:
+        """Seconds of a step of a ring for the first of `ranks`: of its messages to the next one, and of those from the last one."""
+        key = ("ring", tuple(workload.program_of(0).nbytes((m.buffer,)) for m in (*op.sends, *op.recvs)), len(op.sends), ranks[0], ranks[1], ranks[-1])
+        if key not in self._rings:
+            ways = [self._messages(workload, op.sends, ranks[0], ranks[1]), self._messages(workload, op.recvs, ranks[-1], ranks[0])]
+            self._rings[key] = max((way[0].phases[0].latency + max(self._links(way).values(), default=0.0) for way in ways if way), default=0.0)
+        return self._rings[key]
+
+    def _messages(self, workload: Workload, messages: Sequence[Msg], source: int, target: int) -> list[CollectivePlan]:
+        cluster, profile = self.run.cluster, self.run.profile
+        sizes = [float(workload.program_of(0).nbytes((m.buffer,))) for m in messages]
+        made = [send(size, cluster.devices[source], cluster.devices[target], cluster, profile) for size in sizes]
+        return [plan for plan in made if plan.phases]
+
+    def _of(self, workload: Workload, op: Op, ranks: tuple[int, ...]) -> list[CollectivePlan]:
+        """What of `op` goes over links of the first of `ranks`."""
+        if isinstance(op, P2P):
+            return self._messages(workload, op.sends, ranks[0], ranks[1])
+        return [self._planned(workload, op, ranks)] if isinstance(op, Collective) else []
 
     def _planned(self, workload: Workload, op: Collective, ranks: tuple[int, ...]) -> CollectivePlan:
         """The plan of `op` among `ranks`, kept."""
@@ -178,6 +195,30 @@ class Pieces:
             members = [cluster.devices[r] for r in ranks]
             self._plans[key] = collective_plan(op.op, float(size.nbytes), members, cluster, profile, root=op.root, shares=shares, copies=size.copies)
         return self._plans[key]
+
+    def pair(self, layout: Layout, forward: tuple[int, int], backward: tuple[int, int]) -> float:
+        """Seconds of an overlapped pair of a forward of layers a to b and a backward of others."""
+        model = self.run.plan.model
+        steps: list[list[tuple[int, int]]] = []
+        for a, b in (forward, backward):
+            first, last = [(FIRST, 0)] * (a == 0), [(LAST, model.layers)] * (b == model.layers)
+            steps.append([*first, *((kind(model, n), n) for n in range(a, b)), *last])
+        key, beats = self._beats_of(layout)
+        key = (*key, *(tuple(part for part, _ in way) for way in steps))
+        if key not in self._pairs:
+            self._pairs[key] = together(stage(beats["F"], steps[0], 0), stage(beats["B"], reversed(steps[1]), 1))
+        return self._pairs[key]
+
+    def _beats_of(self, layout: Layout) -> tuple[tuple[object, ...], dict[str, dict[int, list[Beat]]]]:
+        """The ops of a forward and of a backward by part, and by what they are kept."""
+        groups, new = self._groups(layout.degrees), fresh(layout)
+        key = (*self._body_key(layout), new, tuple(groups.items()))
+        if key not in self._beats:
+            plain, model = self._plain(layout), shallow(self.run.plan.model)
+            bodies, price = plain.program_of(0).bodies, self._pricer(plain, groups)
+            ways = {"F": bodies["F0"], "B": _anew(bodies["B0"]) if new else bodies["B0"]}
+            self._beats[key] = {x: shortest(templates(model, body, x, price)) for x, body in ways.items()}
+        return key, self._beats[key]
 
     def _body_key(self, layout: Layout) -> tuple[object, ...]:
         d = layout.degrees
@@ -212,10 +253,10 @@ class Pieces:
         for letter, source in (("F", fused), ("B", fused), ("I", split), ("W", split)):
             ops = source.program_of(0).bodies[f"{letter}0"]
             body = _anew(ops) if fresh(layout) else ops
-            for part, s in _by_part(model, body, letter, price).items():
+            took = by_part(model, body, letter, price)
+            for part, s in took.items():
                 seconds.setdefault(part, {})[letter] = s
-            again = _by_part(model, body, letter, lambda op: price(op) if op.label.phase == "R" else 0.0) if letter in "BI" else {}
-            for part, s in again.items():
+            for part, s in _repeated(model, body, letter, price, took).items() if letter in "BI" else ():
                 seconds[part]["R"] = max(s, seconds[part].get("R", 0.0))
         return seconds
 
@@ -237,7 +278,7 @@ class Pieces:
         )
         return lower(Plan(model, small), check=False).bound
 
-    def _pricer(self, workload: Workload, groups: Groups) -> Callable[[Op], float]:
+    def _pricer(self, workload: Workload, groups: Groups) -> Price:
         cluster, profile = self.run.cluster, self.run.profile
         overhead = profile.get("compute.op_overhead", 0.0)
         slowest = min([1.0, *cluster.slowdown.values()])
@@ -245,6 +286,8 @@ class Pieces:
         def price(op: Op) -> float:
             if isinstance(op, Compute):
                 return slowest * (overhead + sum(kernel_seconds(k, cluster.accelerator, profile) for k in op.kernels))
+            if isinstance(op, P2P):
+                return min((self._ring(workload, op, ranks) for ranks in dict.fromkeys(groups.get("cp", ()))), default=0.0)
             if not isinstance(op, Collective) or op.group not in groups:
                 return 0.0
             plans = (self._planned(workload, op, ranks) for ranks in dict.fromkeys(groups[op.group]))
@@ -263,99 +306,7 @@ def _anew(body: Sequence[Op]) -> list[Op]:
     return [replace(op, kernels=tuple(map(own, op.kernels))) if isinstance(op, Compute) else op for op in body]
 
 
-def shallow(model: Model) -> Model:
-    """The model with as few layers as show every kind of them: a prefix, so that every layer keeps its kind."""
-    kinds = [kind(model, n) for n in range(model.layers)]
-    depth = min(model.layers, max(2, *(kinds.index(k) + 1 for k in set(kinds))))
-    if isinstance(model, Fixed):
-        return replace(model, layers=depth, parameters=model.parameters // model.layers * depth)
-    return replace(model, layers=depth)
-
-
-def _part_of(model: Model, layers: Sequence[int], letter: str) -> list[int | None]:
-    """The part of every op of a body, from the layers of their labels; what carries none belongs to the end it stands at."""
-    numbered = [i for i, n in enumerate(layers) if n >= 0]
-    low, high = (numbered[0], numbered[-1]) if numbered else (len(layers), len(layers))
-    before, behind = (FIRST, LAST) if letter == "F" else (LAST, FIRST)
-    return [kind(model, n) if n >= 0 else before if i < low else behind if i > high else None for i, n in enumerate(layers)]
-
-
-def _by_part(model: Model, body: Sequence[Op], letter: str, price: Callable[[Op], float]) -> dict[int, float]:
-    """Seconds of the compute stream by part; of the layers of a kind the shortest."""
-    totals: dict[tuple[int, int], float] = {}
-    for op, part in zip(body, _part_of(model, [op.label.layer for op in body], letter), strict=True):
-        if part is not None and op.stream == COMPUTE:
-            key = (part, op.label.layer if part >= 0 else -1)
-            totals[key] = totals.get(key, 0.0) + price(op)
-    return {part: min(s for (p, _), s in totals.items() if p == part) for part in {p for p, _ in totals}}
-
-
-def _stored(model: Model, program: Program, price: Callable[[Op], float]) -> dict[int, dict[str, float]]:
-    """Bytes of parameters, gradients, optimizer state and what is kept, and seconds of their update, by part; of the layers of a kind the least."""
-    home: dict[str, tuple[int, int]] = {}  # parameter -> (part, layer)
-    forward = program.bodies["F0"]
-    for op, part in zip(forward, _part_of(model, [op.label.layer for op in forward], "F"), strict=True):
-        for ref in op.reads:
-            if part is not None and program.buffers[ref.name].category == "parameters":
-                home.setdefault(ref.name, (part, op.label.layer))
-    sums: dict[tuple[int, int], dict[str, float]] = {}
-    for name, buffer in program.buffers.items():
-        owner = buffer.of[0] if buffer.of else name
-        at = next((home[n] for n in (owner, owner.removesuffix(".grad"), owner.rpartition(".")[0]) if n in home), None)
-        if at is not None and buffer.persistent and buffer.category in ("parameters", "gradients", "optimizer"):
-            sums.setdefault(at, {}).setdefault(buffer.category, 0.0)
-            sums[at][buffer.category] += buffer_bytes(buffer)
-    for op in program.bodies.get("step", ()):
-        if isinstance(op, Compute) and op.stream == COMPUTE:
-            for kernel in op.kernels:
-                at = next((home[r.name] for r in kernel.writes if r.name in home), None)
-                if at is not None:
-                    sums.setdefault(at, {}).setdefault("update", 0.0)
-                    sums[at]["update"] += price(replace(op, kernels=(kernel,)))
-    for at, nbytes in _kept(model, program.resolved).items():
-        sums.setdefault(at, {})["kept"] = nbytes
-    out: dict[int, dict[str, float]] = {}
-    for part in {p for p, _ in sums}:
-        rows = [row for (p, _), row in sums.items() if p == part]
-        out[part] = {what: min(row.get(what, 0.0) for row in rows) for what in ("parameters", "gradients", "optimizer", "kept", "update")}
-    return out
-
-
-def _kept(model: Model, resolved: Resolved) -> dict[tuple[int, int], float]:
-    """Bytes born in the first forward and used in its backward, by (part, layer) of the op that makes them."""
-    program = resolved.program
-    forward = np.flatnonzero(resolved.call == 0)
-    layers = [resolved.op(int(i)).label.layer for i in forward]
-    parts = _part_of(model, layers, "F")
-    last = np.maximum.reduceat(resolved.last_users, resolved.last_start[:-1]) if len(resolved.last_users) else np.zeros(0, dtype=np.int64)
-    out: dict[tuple[int, int], float] = {}
-    for g in np.flatnonzero((resolved.birth >= 0) & (resolved.birth < len(forward)) & (last >= len(forward))).tolist():
-        buffer = program.buffers[resolved.buffers[int(resolved.generation_buffer[g])]]
-        i = int(resolved.birth[g])
-        part = parts[i]
-        if part is not None and buffer.category in CATEGORIES and program.calls[int(resolved.call[last[g]])].body.startswith(("B", "I")):
-            key = (part, layers[i] if part >= 0 else -1)
-            out[key] = out.get(key, 0.0) + buffer_bytes(buffer)
-    return out
-
-
-def _rise(model: Model, resolved: Resolved) -> float:
-    """Bytes by which memory rises above what is kept while the first backward passes the head and the last layer."""
-    calls = resolved.program.calls
-    backward = next((c for c, call in enumerate(calls) if call.body.startswith("B")), -1)
-    begin = int(np.flatnonzero(resolved.call == backward)[0])
-    sizes = np.array([buffer_bytes(resolved.program.buffers[b]) for b in resolved.buffers], dtype=float)
-    counted = np.array([resolved.program.buffers[b].category in CATEGORIES for b in resolved.buffers])
-    weight = np.where(counted, sizes, 0.0)[resolved.generation_buffer]
-    last = np.maximum.reduceat(resolved.last_users, resolved.last_start[:-1])
-    mortal = resolved.birth >= 0
-    levels, kept = [], float(weight[mortal & (resolved.birth < begin) & (last >= begin)].sum())
-    for i in np.flatnonzero(resolved.call == backward).tolist():
-        op = resolved.op(i)
-        if op.label.layer not in (-1, model.layers - 1):
-            break
-        if isinstance(op, Compute) and op.stream == COMPUTE:
-            levels.append(float(weight[mortal & (resolved.birth <= i) & (last >= i)].sum()))
-        if op.label.layer == -1 and levels and any(resolved.op(j).label.layer >= 0 for j in range(begin, i)):
-            break
-    return max(0.0, max(levels, default=0.0) - kept)
+def _repeated(model: Model, body: Sequence[Op], letter: str, price: Price, took: dict[int, float]) -> dict[int, float]:
+    """What of the seconds that a backward `took`, by part, certainly can precede its message: all but those without what repeats the forward."""
+    rest = by_part(model, body, letter, lambda op: 0.0 if op.label.phase == "R" else price(op))
+    return {part: seconds - rest[part] for part, seconds in took.items()}
