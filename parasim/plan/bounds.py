@@ -188,10 +188,24 @@ class Bounds:
         drain = np.concatenate([[0.0], np.cumsum(back[:-1] - s["R"][:-1] + stages.backward[1:])])
         if two:
             fill, drain = np.minimum(fill, fill[::-1]), np.minimum(drain, drain[::-1])
-        busy = each * self._by_rank(layout, s["F"] + work)
+        busy = np.maximum(each * self._by_rank(layout, s["F"] + work), each * self._in_pairs(layout))
         chain = fill[lowest] + each * self._by_rank(layout, s["F"] + back) + drain[lowest]
         end = max(float(chain.max()), float(busy[self.rank_of(layout)[0]]))
         return end, 0.0 if two else float(chain.max()) - float(back[0]), float((fill[lowest] + busy).max())
+
+    def _in_pairs(self, layout: Layout) -> Floats:
+        """Seconds of a microbatch on the middle rank of an overlapped schedule if all of its passes are in pairs, or outside where that takes less.
+
+        By rank; 0 for all others.
+        """
+        pp, out = layout.degrees.pp, np.zeros(layout.degrees.pp)
+        if layout.pipeline.schedule in OVERLAPPED:
+            s, bounds, rank_of = self.stages(layout, alone=True).seconds, stage_bounds(layout.pipeline.layers), self.rank_of(layout)
+            low = int(np.nonzero(rank_of == pp // 2)[0][0])
+            apart = s["F"][:, None] + np.minimum(s["B"], s["I"] + s["W"])
+            mine = (low, len(rank_of) - 1 - low)
+            out[pp // 2] = 2 * min(min(self.pieces.pair(layout, bounds[f], bounds[b]), float(apart[f, b])) for f in mine for b in mine)
+        return out
 
     def _backward(self, layout: Layout) -> tuple[Floats, Floats]:
         """Seconds of a backward by stage until its message leaves, and of all of it; the least of the ways that the schedule may choose from."""
@@ -211,19 +225,19 @@ class Bounds:
         if zero.overlap_gather and stage in (1, 2):
             return self._busy(layout) * SAFE
         stages = self.held(layout)
-        update = 0.0 if layout.offload.optimizer else float(stages.update[0]) / (d.replicas if stage else 1)
+        update = 0.0 if layout.offload.optimizer else float(self._by_rank(layout, stages.update)[0]) / (d.replicas if stage else 1)
         best = max(end, last_backward + float(self._backward(layout)[0][0])) + update
         if d.replicas == 1:
             return best * SAFE
-        gradients, parameters = float(self._dense(layout, "gradients")), float(self._dense(layout, "parameters"))
+        gradients, parameters = float(self._dense(layout, "gradients")), float(self._dense(layout, "parameters", rank=True))
         if stage == 0:
             return max(best, last_backward + gradients * self._rate("all_reduce", d)) * SAFE
         reduce = gradients * self._rate("reduce_scatter", d)
         gather = parameters * self._rate("all_gather", d)
         if stage == 3:
             again = m if zero.reshard_after_forward else 0
-            held = self._dense(layout, "parameters", rank=True), self._dense(layout, "gradients", rank=True)
-            return max(best, first_backward + m * reduce, 2 * again * gather, self._carried(d, 2 * again * held[0], m * held[1])) * SAFE
+            carried = self._carried(d, 2 * again * parameters, m * self._dense(layout, "gradients", rank=True))
+            return max(best, first_backward + m * reduce, 2 * again * gather, carried) * SAFE
         reduced = last_backward + self._behind(layout) * self._rate("reduce_scatter", d) if stage == 1 else first_backward + (m - 1) * reduce
         return max(best, max(end, reduced) + gather) * SAFE
 

@@ -9,10 +9,11 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..model.spec import Fixed, Model, Transformer
-from ..program.ops import COMPUTE, Collective, Op, Ref
+from ..program.ops import COMPUTE, Collective, Compute, Op
 
 FIRST, LAST = -1, -2  # parts before and behind the layers; the others are 0 (dense) and 1 (experts)
 BEFORE = float("-inf")  # when a stream is free, or a buffer there, of which nothing is known
@@ -44,23 +45,31 @@ def part_of(model: Model, layers: Sequence[int], letter: str) -> list[int | None
 
 
 class Beat(NamedTuple):
-    """An op as far as its time is concerned. `aside`: of a collective the stream on which it runs beside the compute of another microbatch."""
+    """An op as far as its time is concerned. `moves`: a transfer; `again`: it repeats the forward in a backward; `aside`: of a collective the stream
+    on which it runs beside the compute of another microbatch."""
 
     stream: str
     seconds: float
     reads: tuple[Key, ...]
     writes: tuple[Key, ...]
     after: tuple[str, ...]
-    aside: str = ""
+    moves: bool
+    again: bool
+    aside: str
 
 
-def elapsed(beats: Iterable[Beat]) -> float:
+Beats = dict[tuple[int, int], list[Beat]]  # by part and layer, -1 for what is no layer
+
+
+def elapsed(beats: Iterable[Beat], *, moving: bool = True, again: bool = True) -> float:
     """Seconds from the first op of the compute stream to the end of its last one, at least: the longest path through their streams, what they read and
-    their fences. Other streams may have begun before, where nothing of `beats` holds them.
+    their fences. Other streams may have begun before, where nothing of `beats` holds them. Without what is not asked for: transfers, repeated ops.
     """
     free: dict[str, float] = {COMPUTE: 0.0}
     there: dict[Key, float] = {}
-    for stream, seconds, reads, writes, after, _ in beats:
+    for stream, seconds, reads, writes, after, moves, repeats, _ in beats:
+        if (moves and not moving) or (repeats and not again):
+            seconds = 0.0
         at = free.get(stream, BEFORE)
         for key in reads:
             at = max(at, there.get(key, BEFORE))
@@ -72,9 +81,9 @@ def elapsed(beats: Iterable[Beat]) -> float:
     return free[COMPUTE]
 
 
-def templates(model: Model, body: Sequence[Op], letter: str, price: Price) -> dict[tuple[int, int], list[Beat]]:
-    """The ops of a body by (part, layer; -1 for what is no layer), their layers counted from that one (behind the layers: from their number)."""
-    out: dict[tuple[int, int], list[Beat]] = {}
+def templates(model: Model, body: Sequence[Op], letter: str, price: Price) -> Beats:
+    """The ops of a body, their layers counted from their own (behind the layers: from the number of these)."""
+    out: Beats = {}
     latest: tuple[int, int] | None = None  # where the last op of the compute stream belongs to
     for op, part in zip(body, part_of(model, [op.label.layer for op in body], letter), strict=True):
         if part is None:
@@ -82,36 +91,35 @@ def templates(model: Model, body: Sequence[Op], letter: str, price: Price) -> di
         key = (part, op.label.layer if part >= 0 else -1)
         base = op.label.layer if part >= 0 else model.layers if part == LAST else 0
         latest = key if op.stream == COMPUTE else latest
-        reads, writes = (tuple(_key(r, base) for r in refs) for refs in (op.reads, op.writes))
-        fences = op.after if latest == key else ()
+        reads, writes = (tuple([_key(r.name, base) for r in refs]) for refs in (op.reads, op.writes))
         aside = "" if not isinstance(op, Collective) else f"{op.label.axis}.overlap" if op.stream == COMPUTE else op.stream
-        out.setdefault(key, []).append(Beat(op.stream, price(op), reads, writes, fences, aside))
+        fences = op.after if latest == key else ()
+        beat = Beat(op.stream, price(op), reads, writes, fences, not isinstance(op, Compute), op.label.phase == "R", aside)
+        out.setdefault(key, []).append(beat)
     return out
 
 
-def _key(ref: Ref, base: int) -> Key:
-    found = LAYER.match(ref.name)
-    return (found[2], int(found[1]) - base, 0) if found else (ref.name, BASELESS, 0)
+@lru_cache(maxsize=4096)
+def _key(name: str, base: int) -> Key:
+    found = LAYER.match(name)
+    return (found[2], int(found[1]) - base, 0) if found else (name, BASELESS, 0)
 
 
 BASELESS = 1 << 30  # in place of the layer of a buffer that belongs to none
 
 
-def by_part(model: Model, body: Sequence[Op], letter: str, price: Price) -> dict[int, float]:
-    """Seconds of the compute stream by part, at least; of the layers of a kind the shortest."""
+def by_part(found: Beats, *, moving: bool = True, again: bool = True) -> dict[int, float]:
+    """Seconds of the compute stream by part, at least, as in `elapsed`; of the layers of a kind the shortest."""
     out: dict[int, float] = {}
-    for (part, _), beats in templates(model, body, letter, price).items():
-        seconds = elapsed(beats)
+    for (part, _), beats in found.items():
+        seconds = elapsed(beats, moving=moving, again=again)
         out[part] = min(seconds, out.get(part, seconds))
     return out
 
 
-def shortest(found: Mapping[tuple[int, int], list[Beat]]) -> dict[int, list[Beat]]:
+def shortest(found: Beats) -> dict[int, list[Beat]]:
     """By part the ops of its layer that takes least."""
-    out: dict[int, list[Beat]] = {}
-    for (part, _), beats in sorted(found.items(), key=lambda row: -elapsed(row[1])):
-        out[part] = beats
-    return out
+    return {part: beats for (part, _), beats in sorted(found.items(), key=lambda row: -elapsed(row[1]))}
 
 
 def stage(parts: Mapping[int, list[Beat]], order: Iterable[tuple[int, int]], slot: int) -> Iterator[Beat]:

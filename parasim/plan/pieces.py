@@ -8,9 +8,10 @@ Of schedules of OVERLAPPED only compute counts, apart from pairs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from ..parallel.mesh import Mesh
 from ..program.ops import P2P, Collective, Compute, Kernel, Msg, Op
 from ..program.workload import Workload, buffer_bytes
 from ..sim.traffic import collective_size
-from .parts import FIRST, LAST, Beat, Price, by_part, kind, part_of, shallow, shortest, stage, templates, together
+from .parts import FIRST, LAST, Beats, Price, by_part, kind, part_of, shallow, shortest, stage, templates, together
 from .parts_memory import rise, stored
 from .space import OVERLAPPED
 
@@ -77,12 +78,12 @@ class Pieces:
         self._rises: dict[object, float] = {}
         self._passes: dict[object, dict[int, dict[str, float]]] = {}
         self._sets: dict[Degrees, Groups] = {}
-        self._rings: dict[object, float] = {}
         self._pairs: dict[object, float] = {}
-        self._beats: dict[object, dict[str, dict[int, list[Beat]]]] = {}
+        self._beats: dict[object, Beats] = {}
+        self._numbers: dict[Any, int] = {}
         self._meshes: dict[Degrees, Mesh] = {}
         sizes = np.unique([run.cluster.node_of[d] for d in run.cluster.devices], return_counts=True)[1]
-        self._server = int(sizes[0]) if (sizes == sizes[0]).all() and run.cluster.alike is not None else 0
+        self.server = int(sizes[0]) if (sizes == sizes[0]).all() and run.cluster.alike is not None else 0  # devices of each; 0: they differ
 
     def mesh(self, degrees: Degrees) -> Mesh:
         """The mesh, kept."""
@@ -110,10 +111,10 @@ class Pieces:
 
     def passes(self, layout: Layout, *, alone: bool = False) -> dict[int, dict[str, float]]:
         """Seconds of the passes by part and letter; `alone`: of OVERLAPPED outside of pairs, else what counts in them too."""
-        groups = self._groups(layout.degrees) if alone or layout.pipeline.schedule not in OVERLAPPED else {}
-        key = (*self._body_key(layout), fresh(layout), tuple(groups.items()))
+        moving = alone or layout.pipeline.schedule not in OVERLAPPED
+        key = (*self._body_key(layout), fresh(layout), moving, self._alike(layout))
         if key not in self._passes:
-            self._passes[key] = self._timed(layout, groups)
+            self._passes[key] = self._timed(layout, moving=moving)
         return self._passes[key]
 
     def least(self, layout: Layout, *, new: bool) -> dict[int, dict[str, float]]:
@@ -123,19 +124,16 @@ class Pieces:
         kernels; L the seconds in which the messages of both move over one link of the rank, C those of both outside a pair, where nothing hides them.
         """
         paired = layout.pipeline.schedule in OVERLAPPED
-        groups = self._groups(layout.degrees)
-        key = ("least", *self._body_key(layout), new, paired, tuple(groups.items()))
+        key = ("least", *self._body_key(layout), new, paired, self._alike(layout))
         if key not in self._passes:
-            model, plain = shallow(self.run.plan.model), self._plain(layout)
-            price, bodies = self._pricer(plain, {} if paired else groups), plain.program_of(0).bodies
-            backward = _anew(bodies["B0"]) if new else bodies["B0"]
-            found = {"F": by_part(model, bodies["F0"], "F", price), "B": by_part(model, backward, "B", price)}
-            found["R"] = _repeated(model, backward, "B", price, found["B"])
+            ops = {letter: self._ops(layout, letter, new=new) for letter in "FB"}
+            found = {letter: by_part(ops[letter], moving=not paired) for letter in "FB"}
+            rest = by_part(ops["B"], moving=not paired, again=False)
+            found["R"] = {part: s - rest[part] for part, s in found["B"].items()}
             if paired:
-                full = self._pricer(plain, groups)
-                alone = {"F": by_part(model, bodies["F0"], "F", full), "B": by_part(model, backward, "B", full)}
+                alone = {letter: by_part(ops[letter]) for letter in "FB"}
                 found["C"] = {part: sum(alone[x].get(part, 0.0) - found[x].get(part, 0.0) for x in "FB") for part in {*alone["F"], *alone["B"]}}
-                found["L"] = self._moved(layout, plain)
+                found["L"] = self._moved(layout, self._plain(layout))
             self._passes[key] = {part: {x: row.get(part, 0.0) for x, row in found.items()} for part in {*found["F"], *found["B"]}}
         return self._passes[key]
 
@@ -144,19 +142,29 @@ class Pieces:
         model, groups, program = shallow(self.run.plan.model), self._groups(layout.degrees), plain.program_of(0)
         each: dict[int, list[float]] = {}
         for ranks in range(max(map(len, groups.values()), default=0)):
-            sums: dict[int, dict[int, float]] = {}
+            moves: dict[int, tuple[CollectivePlan, Counter[int]]] = {}
             for letter in "FB":
                 ops = program.bodies[f"{letter}0"]
                 for op, part in zip(ops, part_of(model, [o.label.layer for o in ops], letter), strict=True):
                     name = op.group if isinstance(op, Collective) else "cp" if isinstance(op, P2P) else ""
                     if part is not None and name in groups:
-                        for link, s in self._links(self._of(plain, op, groups[name][min(ranks, len(groups[name]) - 1)])).items():
-                            sums.setdefault(link, {})[part] = sums.get(link, {}).get(part, 0.0) + s
-            busiest = max(sums.values(), key=lambda row: row.get(0, 0.0) + row.get(1, 0.0), default={})
+                        for made in self._of(plain, op, groups[name][min(ranks, len(groups[name]) - 1)]):
+                            moves.setdefault(id(made), (made, Counter()))[1][part] += 1
+            busiest = self._busiest(moves.values())
             for part in (0, 1, FIRST, LAST):
                 each.setdefault(part, []).append(busiest.get(part, 0.0))
         layers = Counter(kind(model, n) for n in range(model.layers))
         return {part: min(row) / layers.get(part, 1) for part, row in each.items()}
+
+    def _busiest(self, moves: Iterable[tuple[CollectivePlan, Counter[int]]]) -> dict[int, float]:
+        """Seconds by part of the link that is busiest with layers, from transfers and how often each part has them."""
+        sums: dict[int, dict[int, float]] = {}
+        for made, times in moves:
+            for link, seconds in self._links([made]).items():
+                row = sums.setdefault(link, {})
+                for part, n in times.items():
+                    row[part] = row.get(part, 0.0) + n * seconds
+        return max(sums.values(), key=lambda row: row.get(0, 0.0) + row.get(1, 0.0), default={})
 
     def _links(self, plans: Sequence[CollectivePlan]) -> dict[int, float]:
         """Seconds that transfers keep each link busy."""
@@ -168,16 +176,19 @@ class Pieces:
 
     def _ring(self, workload: Workload, op: P2P, ranks: tuple[int, ...]) -> float:
         """Seconds of a step of a ring for the first of `ranks`: of its messages to the next one, and of those from the last one."""
-        key = ("ring", tuple(workload.program_of(0).nbytes((m.buffer,)) for m in (*op.sends, *op.recvs)), len(op.sends), ranks[0], ranks[1], ranks[-1])
-        if key not in self._rings:
-            ways = [self._messages(workload, op.sends, ranks[0], ranks[1]), self._messages(workload, op.recvs, ranks[-1], ranks[0])]
-            self._rings[key] = max((way[0].phases[0].latency + max(self._links(way).values(), default=0.0) for way in ways if way), default=0.0)
-        return self._rings[key]
+        ways = [self._messages(workload, op.sends, ranks[0], ranks[1]), self._messages(workload, op.recvs, ranks[-1], ranks[0])]
+        return max((way[0].phases[0].latency + max(self._links(way).values(), default=0.0) for way in ways if way), default=0.0)
 
     def _messages(self, workload: Workload, messages: Sequence[Msg], source: int, target: int) -> list[CollectivePlan]:
+        """The plans of messages between two ranks, kept."""
         cluster, profile = self.run.cluster, self.run.profile
-        sizes = [float(workload.program_of(0).nbytes((m.buffer,))) for m in messages]
-        made = [send(size, cluster.devices[source], cluster.devices[target], cluster, profile) for size in sizes]
+        ends = cluster.devices[source], cluster.devices[target]
+        made: list[CollectivePlan] = []
+        for m in messages:
+            key = (workload.program_of(0).nbytes((m.buffer,)), *ends)
+            if key not in self._plans:
+                self._plans[key] = send(float(key[0]), *ends, cluster, profile)
+            made.append(self._plans[key])
         return [plan for plan in made if plan.phases]
 
     def _of(self, workload: Workload, op: Op, ranks: tuple[int, ...]) -> list[CollectivePlan]:
@@ -203,22 +214,29 @@ class Pieces:
         for a, b in (forward, backward):
             first, last = [(FIRST, 0)] * (a == 0), [(LAST, model.layers)] * (b == model.layers)
             steps.append([*first, *((kind(model, n), n) for n in range(a, b)), *last])
-        key, beats = self._beats_of(layout)
-        key = (*key, *(tuple(part for part, _ in way) for way in steps))
+        new = fresh(layout)
+        key = (*self._body_key(layout), new, self._alike(layout), *(tuple(part for part, _ in way) for way in steps))
         if key not in self._pairs:
-            self._pairs[key] = together(stage(beats["F"], steps[0], 0), stage(beats["B"], reversed(steps[1]), 1))
+            there, back = (shortest(self._ops(layout, letter, new=new)) for letter in "FB")
+            self._pairs[key] = together(stage(there, steps[0], 0), stage(back, reversed(steps[1]), 1))
         return self._pairs[key]
 
-    def _beats_of(self, layout: Layout) -> tuple[tuple[object, ...], dict[str, dict[int, list[Beat]]]]:
-        """The ops of a forward and of a backward by part, and by what they are kept."""
-        groups, new = self._groups(layout.degrees), fresh(layout)
-        key = (*self._body_key(layout), new, tuple(groups.items()))
+    def _ops(self, layout: Layout, letter: str, *, new: bool) -> Beats:
+        """The ops of a pass by part and layer, kept."""
+        key = (letter, new, *self._body_key(layout), self._alike(layout))
         if key not in self._beats:
-            plain, model = self._plain(layout), shallow(self.run.plan.model)
-            bodies, price = plain.program_of(0).bodies, self._pricer(plain, groups)
-            ways = {"F": bodies["F0"], "B": _anew(bodies["B0"]) if new else bodies["B0"]}
-            self._beats[key] = {x: shortest(templates(model, body, x, price)) for x, body in ways.items()}
-        return key, self._beats[key]
+            plain = self._plain(layout, "zb-h1" if letter in "IW" else "1f1b")
+            body = plain.program_of(0).bodies[f"{letter}0"]
+            price = self._pricer(plain, self._groups(layout.degrees))
+            self._beats[key] = templates(shallow(self.run.plan.model), _anew(body) if new else body, letter, price)
+        return self._beats[key]
+
+    def _alike(self, layout: Layout) -> int:
+        """The same number for layouts with the same groups."""
+        d = layout.degrees
+        if d not in self._numbers:
+            self._numbers[d] = self._numbers.setdefault(tuple(self._groups(d).items()), len(self._numbers))
+        return self._numbers[d]
 
     def _body_key(self, layout: Layout) -> tuple[object, ...]:
         d = layout.degrees
@@ -240,24 +258,21 @@ class Pieces:
     def _find(self, d: Degrees) -> Groups:
         mesh, block = self.mesh(d), d.tp * d.cp * d.ep
         together = d.order[:2] == ("tp", "cp") and (d.ep == 1 or d.order[-1] == "pp")  # the groups of a rank are a block of neighbours
-        aligned = self._server and together and (self._server % block == 0 or block % self._server == 0)
+        aligned = self.server and together and (self.server % block == 0 or block % self.server == 0)
         ranks = [mesh.rank(pp=s) for s in (range(1) if aligned else range(d.pp))]
         tables = {axis: mesh.groups(axis) for axis in ("tp", "cp") if getattr(d, axis) > 1}
         tables |= {"ep": mesh.experts["ep"]} if d.ep > 1 else {}
         return {name: tuple(tuple(t[np.nonzero((t == r).any(axis=1))[0][0]].tolist()) for r in ranks) for name, t in tables.items()}
 
-    def _timed(self, layout: Layout, groups: Groups) -> dict[int, dict[str, float]]:
-        model, fused, split = shallow(self.run.plan.model), self._plain(layout), self._plain(layout, "zb-h1")
-        price = self._pricer(fused, groups)
+    def _timed(self, layout: Layout, *, moving: bool) -> dict[int, dict[str, float]]:
         seconds: dict[int, dict[str, float]] = {}
-        for letter, source in (("F", fused), ("B", fused), ("I", split), ("W", split)):
-            ops = source.program_of(0).bodies[f"{letter}0"]
-            body = _anew(ops) if fresh(layout) else ops
-            took = by_part(model, body, letter, price)
-            for part, s in took.items():
-                seconds.setdefault(part, {})[letter] = s
-            for part, s in _repeated(model, body, letter, price, took).items() if letter in "BI" else ():
-                seconds[part]["R"] = max(s, seconds[part].get("R", 0.0))
+        for letter in "FBIW":
+            ops = self._ops(layout, letter, new=fresh(layout))
+            rest = by_part(ops, moving=moving, again=False)
+            for part, s in by_part(ops, moving=moving).items():
+                row = seconds.setdefault(part, {})
+                row[letter] = s
+                row["R"] = max(row.get("R", 0.0), s - rest[part] if letter in "BI" else 0.0)  # what need not wait for the message
         return seconds
 
     def _lower(self, layout: Layout, model: Model, schedule: str, *, cut: bool = False) -> Workload:
@@ -304,9 +319,3 @@ def _anew(body: Sequence[Op]) -> list[Op]:
         return replace(kernel, reads=tuple(r for r in kernel.reads if r.name not in written)) if written else kernel
 
     return [replace(op, kernels=tuple(map(own, op.kernels))) if isinstance(op, Compute) else op for op in body]
-
-
-def _repeated(model: Model, body: Sequence[Op], letter: str, price: Price, took: dict[int, float]) -> dict[int, float]:
-    """What of the seconds that a backward `took`, by part, certainly can precede its message: all but those without what repeats the forward."""
-    rest = by_part(model, body, letter, lambda op: 0.0 if op.label.phase == "R" else price(op))
-    return {part: seconds - rest[part] for part, seconds in took.items()}

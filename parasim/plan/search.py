@@ -195,12 +195,18 @@ class _Searcher:
         self._finish()
 
     def _early(self) -> None:
-        """Simulate what is soon simulated, the most promising of 1f1b without ZeRO 2 and 3, so that there is an answer when time is up."""
+        """Simulate what is soon simulated, the most promising of 1f1b without ZeRO 2 and 3 and, if there is such, without context parallelism and with
+        tensor parallelism that stays in a server, so that there is an answer when time is up."""
         rests: list[Rest] = [what for *_, what in self.heap]
+        near = self.bounds.pieces.server or self.out.devices
+
+        def far(rest: Rest) -> bool:
+            return bool(rest.group.settings["parallel.cp"] > 1 or rest.group.settings["parallel.tp"] > near)
+
         plain = sorted(
-            (b, n, i) for n, r in enumerate(rests) for i, (w, b) in enumerate(zip(r.ways, r.bounds, strict=True)) if w.schedule == "1f1b" and w.zero < 2
+            (far(r), b, n, i) for n, r in enumerate(rests) for i, (w, b) in enumerate(zip(r.ways, r.bounds, strict=True)) if w.schedule == "1f1b" and w.zero < 2
         )
-        for bound, n, i in plain[:EARLY]:
+        for _, bound, n, i in plain[:EARLY]:
             candidate = self.out.space.candidate(rests[n].group, rests[n].ways[i])
             if self.bounds.refined_memory(candidate.layout) > self.capacity:
                 continue

@@ -34,7 +34,7 @@ SHAPE = AXES[:5]
 OVERLAPPED = ("dualpipe", "dualpipe-v")  # pairs of passes: what one sends, the other hides
 RECOMPUTE = {"none": (), "selective": ("core_attn",), "full": (FULL,)}
 WIDEST, MOST_MICRO, MOST_CHUNKS = 64, 16, 8  # of the values that are tried unless others are named
-MOST_TOKENS, LEAST_ROWS = 2**16, 2**10  # of a microbatch, and of a part of a sequence, likewise
+MOST_TOKENS, LEAST_ROWS = 2**16, 2**13  # of a microbatch, and of a part of a sequence (context parallelism is for long ones), likewise
 MOST_LAYOUTS = 1_000_000
 
 
