@@ -17,7 +17,7 @@ what the head needs beyond that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -131,7 +131,7 @@ class Bounds:
     def _sizes(self, layout: Layout) -> Sizes:
         """What `Depth.bytes` needs, kept."""
         d = layout.degrees
-        key = ("sizes", d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, d.replicas)
+        key = ("sizes", d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute, d.replicas)
         if key not in self._kept:
             body = self.pieces.held(layout)
             column = {w: np.array([getattr(body.parts.get(k, NOTHING), w) for k in PARTS]) for w in ("parameters", "gradients", "optimizer", "kept")}
@@ -151,7 +151,7 @@ class Bounds:
         held = self._by_rank(layout, sum((rows * (x / n) for rows, n, x in state), np.zeros(len(rank_of))))
         active = inflight @ stages.kept
         last = rank_of[-1]
-        if not (whole(layout) or layout.tensor.asynchronous) and inflight[last, -1] == 1 == inflight[last].sum():
+        if not (whole(layout) or layout.tensor.asynchronous or layout.recompute.layers) and inflight[last, -1] == 1 == inflight[last].sum():
             active[last] += self.pieces.rise(layout)
         return float((held + active).max()) * SAFE
 
@@ -175,7 +175,7 @@ class Bounds:
     def _stages_key(self, layout: Layout) -> tuple[object, ...]:
         d, pipe = layout.degrees, layout.pipeline
         ways = (fresh(layout), whole(layout), pipe.schedule in OVERLAPPED, SCHEDULES[pipe.schedule].placement.name)
-        return (d, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, pipe.layers, ways)
+        return (d, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute, pipe.layers, ways)
 
     def _closed(self, layout: Layout) -> tuple[float, float, float]:
         """End of all passes of the rank of stage 0, the beginning of its last backward, and the end of all passes of the latest rank."""
@@ -270,9 +270,11 @@ class Bounds:
         """The pieces of `layout` summed by stage; `alone` as in `Pieces.passes`."""
         key = ("stages", alone, self._stages_key(layout))
         if key not in self._kept:
-            passes, bounds = self.pieces.passes(layout, alone=alone), stage_bounds(layout.pipeline.layers)
-            seconds = {x: self._total(layout, lambda k, x=x: passes.get(k, {}).get(x, 0.0)) for x in "FBIW"}  # type: ignore[misc]
-            seconds["R"] = np.array([passes.get(self._kinds[b - 1], {}).get("R", 0.0) for _, b in bounds])
+            kept, again = (self.pieces.passes(one, alone=alone) for one in _both(layout))
+            seconds = {x: self._total(layout, *(lambda k, x=x, p=p: p.get(k, {}).get(x, 0.0) for p in (kept, again))) for x in "FBIW"}
+            most = layout.recompute.layers or 0
+            last = [(self._kinds[b - 1], again if b - a <= most else kept) for a, b in stage_bounds(layout.pipeline.layers)]
+            seconds["R"] = np.array([passes.get(k, {}).get("R", 0.0) for k, passes in last])
             self._kept[key] = Stages(seconds, *self._messages(layout, self.pieces.held(layout).message))
         found: Stages = self._kept[key]
         return found
@@ -280,26 +282,29 @@ class Bounds:
     def held(self, layout: Layout) -> Held:
         """The bytes of `layout` by stage."""
         d, pipe = layout.degrees, layout.pipeline
-        key = ("held", d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules, pipe.layers)
+        key = ("held", d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute, pipe.layers)
         if key not in self._kept:
-            body = self.pieces.held(layout)
-            names = ("parameters", "gradients", "optimizer", "kept", "update")
-            rows = {n: self._total(layout, lambda k, n=n: getattr(body.parts.get(k, NOTHING), n)) for n in names}  # type: ignore[misc]
+            bodies = [self.pieces.held(one) for one in _both(layout)]
+            body, names = bodies[0], ("parameters", "gradients", "optimizer", "kept", "update")
+            rows = {n: self._total(layout, *(lambda k, n=n, x=x: getattr(x.parts.get(k, NOTHING), n) for x in bodies)) for n in names}
             if len(pipe.layers) > 1:
                 rows["kept"][0] = max(0.0, rows["kept"][0] - body.message)  # the last output of stage 0 leaves it
             self._kept[key] = Held(**rows)
         found: Held = self._kept[key]
         return found
 
-    def _total(self, layout: Layout, of: Callable[[int], float]) -> Floats:
-        """Sums of `of(part)` over the parts of every stage."""
-        layers = layout.pipeline.layers
-        if layers not in self._counts:
-            kinds = np.array(self._kinds)
-            self._counts[layers] = [np.array([(kinds[a:b] == k).sum() for a, b in stage_bounds(layers)], dtype=np.float64) for k in (0, 1)]
-        out = sum((n * of(k) for k, n in enumerate(self._counts[layers])), np.zeros(len(layers)))
-        out[0] += of(FIRST)
-        out[-1] += of(LAST)
+    def _total(self, layout: Layout, kept: Callable[[int], float], again: Callable[[int], float]) -> Floats:
+        """Sums over the parts of every stage of `kept(part)`, of the layers that are repeated one by one of `again(part)`."""
+        layers, some = layout.pipeline.layers, layout.recompute.layers or 0
+        key = (some, *layers)
+        if key not in self._counts:
+            kinds, bounds = np.array(self._kinds), stage_bounds(layers)
+            rest = [np.array([(kinds[min(b, a + some) : b] == k).sum() for a, b in bounds], dtype=np.float64) for k in (0, 1)]
+            self._counts[key] = rest + [np.array([(kinds[a : min(b, a + some)] == k).sum() for a, b in bounds], dtype=np.float64) for k in (0, 1)]
+        ways = [kept(0), kept(1), again(0), again(1)] if some else [kept(0), kept(1)]
+        out = sum((n * s for n, s in zip(self._counts[key], ways, strict=False)), np.zeros(len(layers)))
+        out[0] += kept(FIRST)
+        out[-1] += kept(LAST)
         return np.asarray(out)
 
     def _messages(self, layout: Layout, nbytes: float) -> tuple[Floats, Floats]:
@@ -366,3 +371,11 @@ class Bounds:
         if key not in self._kept:
             self._kept[key] = min(collective_seconds(self._planned(op, n, d), self.run.cluster, self.run.profile) / n for n in SIZES)
         return float(self._kept[key])
+
+
+def _both(layout: Layout) -> tuple[Layout, Layout]:
+    """Where only some layers are repeated, the layout that repeats none and the one that repeats all; else twice itself."""
+    again = layout.recompute
+    if again.layers is None:
+        return layout, layout
+    return replace(layout, recompute=replace(again, modules=(), layers=None)), replace(layout, recompute=replace(again, layers=None))

@@ -95,7 +95,7 @@ class Pieces:
         """Bytes and the optimizer's seconds by part (no seconds of passes)."""
         key = self._body_key(layout)
         if key not in self._bodies:
-            plain = self._plain(layout)
+            plain = self._plain(layout, least=True)
             program, price = plain.program_of(0), self._pricer(plain, {})
             parts = {part: Part({}, **row) for part, row in stored(shallow(self.run.plan.model), program, price).items()}
             self._bodies[key] = Body(parts, float(buffer_bytes(program.buffers["L1.input"])) if "L1.input" in program.buffers else 0.0)
@@ -240,10 +240,13 @@ class Pieces:
 
     def _body_key(self, layout: Layout) -> tuple[object, ...]:
         d = layout.degrees
-        return (d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute.modules)
+        return (d.tp, d.cp, d.ep, layout.batch.micro, layout.tensor.sequence_parallel, layout.recompute)
 
-    def _plain(self, layout: Layout, schedule: str = "1f1b") -> Workload:
-        """Without replicas that share anything out: what most numbers are read off."""
+    def _plain(self, layout: Layout, schedule: str = "1f1b", *, least: bool = False) -> Workload:
+        """Without replicas that share anything out: what most numbers are read off. Where only some layers are repeated, as if none were; for the
+        `least` that is kept, as if all were."""
+        if layout.recompute.layers is not None:
+            layout = replace(layout, recompute=replace(layout.recompute, modules=layout.recompute.modules if least else (), layers=None))
         key = (schedule, *self._body_key(layout))
         if key not in self._lowered:
             self._lowered[key] = self._lower(layout, shallow(self.run.plan.model), schedule)
@@ -289,7 +292,7 @@ class Pieces:
             data=replace(layout.data, mode="per-parameter"),
             zero=replace(layout.zero, stage=0, shard=degrees.replicas, overlap=True, overlap_gather=False),
             pipeline=Pipeline(schedule, 1, "async", (model.layers,)),
-            recompute=replace(layout.recompute, modules=() if layout.recompute.layers else layout.recompute.modules, layers=None),
+            recompute=replace(layout.recompute, layers=None),
         )
         return lower(Plan(model, small), check=False).bound
 

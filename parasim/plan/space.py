@@ -28,8 +28,9 @@ NEUTRAL = (
 )  # fmt: skip
 AXES = (
     "parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "batch.micro", "pipeline.schedule", "pipeline.chunks", "zero.stage", "recompute",
-    "tensor.sequence_parallel",
+    "recompute.layers", "tensor.sequence_parallel",
 )  # fmt: skip
+ALIKE = AXES[8:]
 SHAPE = AXES[:5]
 OVERLAPPED = ("dualpipe", "dualpipe-v")  # pairs of passes: what one sends, the other hides
 RECOMPUTE = {"none": (), "selective": ("core_attn",), "full": (FULL,)}
@@ -49,6 +50,8 @@ class Candidate:
     def overrides(self) -> list[str]:
         """As `--set` takes them."""
         d, rest = self.layout.degrees, {k: v for k, v in self.settings.items() if not k.startswith("parallel.")}
+        if layers := rest.pop("recompute.layers"):
+            rest["recompute"] = f"{{modules: full, layers: {layers}, method: block}}"
         same = [f"devices={d.world}", "parallel.dp=auto", "pipeline.layers=auto", "zero.shard=auto"]
         return [*same, *(f"{k}={_yaml(v)}" for k, v in {**_degrees(d), **rest}.items())]
 
@@ -62,7 +65,8 @@ class Candidate:
             chunks = f"x{self.layout.pipeline.chunks}" if self.layout.pipeline.chunks > 1 else ""
             words.append(f"{self.layout.pipeline.schedule}{chunks}")
         words += [f"zero={self.layout.zero.stage}"] if self.layout.zero.stage else []
-        words += [f"recompute={s['recompute']}"] if s["recompute"] != "none" else []
+        some = f" of {s['recompute.layers']} layers" if s["recompute.layers"] else ""
+        words += [f"recompute={s['recompute']}{some}"] if s["recompute"] != "none" else []
         words += ["sp"] if self.layout.tensor.sequence_parallel else []
         return " ".join(words)
 
@@ -161,6 +165,7 @@ def _usual(run: Run, devices: int) -> dict[str, list[Any]]:
         "pipeline.chunks": [n for n in range(1, MOST_CHUNKS + 1) if n <= model.layers],
         "zero.stage": [0, 1, 2, 3],
         "recompute": (["none", "selective", "full"] if unfused else ["none", "full"]) if hasattr(model, "hidden") else ["none"],
+        "recompute.layers": [0],
         "tensor.sequence_parallel": [True, False],
     }
 
@@ -173,7 +178,7 @@ def space(run: Run, devices: int, values: Mapping[str, Sequence[Any]]) -> Space:
         if model_parallel > devices:
             continue
         dp, batch = devices // model_parallel, run.plan.layout.batch.global_
-        ways, alike = _ways(tp, pp, devices // (tp * pp), values)
+        ways, alike = _ways(tp, pp, devices // (tp * pp), -(-run.plan.model.layers // pp), values)
         out.enumerated += len(ways) * len(alike)
         if out.enumerated > MOST_LAYOUTS:
             raise Malformed(f"--vary makes more than {MOST_LAYOUTS} layouts; name fewer values")
@@ -183,8 +188,8 @@ def space(run: Run, devices: int, values: Mapping[str, Sequence[Any]]) -> Space:
             broken = batch_violation(batch, micro, dp)
             out.refuse(len(ways) * len(alike), broken.field, str(broken))
         else:
-            for recompute, parallel in alike:
-                shape = dict(zip((*SHAPE, "recompute", "tensor.sequence_parallel"), (tp, pp, cp, ep, micro, recompute, parallel), strict=True))
+            for same in alike:
+                shape = dict(zip((*SHAPE, *ALIKE), (tp, pp, cp, ep, micro, *same), strict=True))
                 _legal(out, rules, shape, ways)
     return out
 
@@ -243,12 +248,14 @@ def _first_broken(model: Model, layout: Layout) -> Broken | None:
     return None if found is None else Broken(found.field, str(found))
 
 
-def _ways(tp: int, pp: int, replicas: int, values: Mapping[str, Sequence[Any]]) -> tuple[list[Way], list[tuple[Any, Any]]]:
-    """Ways, and values of (recomputation, sequence parallelism), that differ from each other at these degrees."""
+def _ways(tp: int, pp: int, replicas: int, layers: int, values: Mapping[str, Sequence[Any]]) -> tuple[list[Way], list[tuple[Any, int, bool]]]:
+    """Ways, and values of ALIKE, that differ from each other at these degrees; a rank has at most so many `layers`."""
     schedules = [("1f1b", 1)] if pp == 1 else list(dict.fromkeys(_chunked(values["pipeline.schedule"], values["pipeline.chunks"])))
     zeros = values["zero.stage"] if replicas > 1 else values["zero.stage"][:1]
     parallel = values["tensor.sequence_parallel"] if tp > 1 else [False]
-    return [Way(*s, zero) for s, zero in product(schedules, zeros)], list(product(values["recompute"], parallel))
+    some = list(dict.fromkeys(n if n < layers else 0 for n in values["recompute.layers"]))  # 0: all
+    again = [(what, n) for what in values["recompute"] for n in (some if what == "full" else [0])]
+    return [Way(*s, zero) for s, zero in product(schedules, zeros)], [(*some, sp) for some, sp in product(again, parallel)]
 
 
 def _chunked(schedules: Sequence[str], chunks: Sequence[int]) -> Iterator[tuple[str, int]]:
@@ -266,7 +273,8 @@ def layout_of(base: Layout, model: Model, devices: int, settings: Settings) -> L
     dp, micro, chunks = devices // (tp * pp * cp), settings["batch.micro"], settings["pipeline.chunks"]
     batch, row = base.batch, SCHEDULES[settings["pipeline.schedule"]]
     cut = Batch(batch.global_, micro, batch.sequence, max(1, batch.global_ // (micro * dp)))
-    again = replace(base.recompute, modules=RECOMPUTE[settings["recompute"]])
+    some = settings["recompute.layers"]
+    again = replace(base.recompute, modules=RECOMPUTE[settings["recompute"]], layers=some or None, method="block" if some else base.recompute.method)
     layers = _split(model.layers, row.placement.stages(pp, chunks))
     times = _times(model, layers, replace(cut, global_=micro, microbatches=1), again) if "times" in row.knobs else None
     return replace(

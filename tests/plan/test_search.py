@@ -47,7 +47,7 @@ def spaces(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Run, Bounds, 
     for i, model in enumerate((DENSE, SPARSE, MLP)):
         path = written(tmp_path_factory.mktemp(str(i)), model=model)
         start = template(path, [])
-        asked = {} if model is MLP else {"parallel.cp": ["1", "2", "4"]}
+        asked = {"recompute.layers": ["1", "2", "99"]} | ({} if model is MLP else {"parallel.cp": ["1", "2", "4"]})
         found = space(start, 16, axes(start, 16, asked, {}))
         assert {way.schedule for group in found.groups for way in group.ways} == set(SCHEDULES) - {"naive"}
         run = vary(start, found.candidate(found.groups[0], found.groups[0].ways[0]).overrides)
