@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .api import build, lower, simulate_run, writable
-from .collectives.table import parse_sizes
+from .collectives.table import busbw_factor, parse_sizes
 from .config import Run
 from .cost.profile import Profile, save_profile
 from .cost.timing import seconds
@@ -28,6 +28,7 @@ from .units import format_memory, format_seconds
 from .words import known
 
 if TYPE_CHECKING:
+    from .executor.calibrate import Row as Swept
     from .executor.journal import Journal
     from .executor.kernel_times import Case
 
@@ -46,16 +47,31 @@ STACKS: Mapping[str, Mapping[str, Any]] = {
 RECOMPUTE = ("none", "full")
 
 
-def calibrate(out: Path, *, ranks: int | None, sizes: str) -> str:
-    """Sweep collectives on gloo and write the fitted profile; what to say."""
+def calibrate(out: Path, *, ranks: int | None, sizes: str, tell: Tell) -> str:
+    """Sweep collectives on gloo and write the fitted profile; what to say. Samples are kept beside it, and a second run goes on with them."""
     require_torch()
     from .executor.calibrate import calibrate_collectives
 
     writable(out.parent)
-    calibration = calibrate_collectives(ranks, parse_sizes(sizes))
+    kept = out.with_name(f"{out.name}.samples.jsonl")
+    try:
+        calibration = calibrate_collectives(ranks, parse_sizes(sizes), kept=kept)
+    except KeyboardInterrupt:
+        tell(f"interrupted; the samples until now are in {kept}: run again to go on")
+        raise
     if int(os.environ.get("RANK", "0")) == 0:
         save_profile(calibration.profile(out.stem), out)
-    return "\n".join([*(f"{key}: {n.value:.6g} {n.unit}" for key, n in sorted(calibration.numbers.items())), f"wrote {out}"])
+    return "\n".join([*_swept(calibration.rows), *(f"{key}: {n.value:.6g} {n.unit}" for key, n in sorted(calibration.numbers.items())), f"wrote {out}"])
+
+
+def _swept(rows: Sequence[Swept]) -> list[str]:
+    """The sweep in the words of nccl-tests; busbw is what the lectures call the bandwidth of a collective: bytes that cross a link per second."""
+    lines = ["op              bytes   time(us)  algbw(GB/s)  busbw(GB/s)  fitted(us)"]
+    for row in rows:
+        algbw = row.nbytes / row.seconds / 1e9
+        busbw = algbw * busbw_factor(row.op, row.ranks)
+        lines.append(f"{row.op:<14} {row.nbytes:>6} {row.seconds * 1e6:>10.1f} {algbw:>12.3f} {busbw:>12.3f} {row.fitted * 1e6:>11.1f}")
+    return lines
 
 
 def calibrate_files(form: str, paths: Sequence[Path], cluster: str, out: Path) -> str:

@@ -42,10 +42,10 @@ def calibrate_collectives(
     ranks: Annotated[int | None, typer.Option(min=2, help="Spawn this many local gloo ranks (else: under torchrun).")] = None,
     nbytes: Annotated[str, typer.Option("--bytes", metavar="MIN:MAX:FACTOR", help="Sizes of the sweep.")] = "256K:8M:4",
 ) -> None:
-    """Sweep collectives and messages on gloo, fit latency and bandwidth per op."""
+    """Sweep collectives and messages on gloo, fit latency and bandwidth per op; a second run goes on with the samples beside --out."""
     from .calibrating import calibrate
 
-    typer.echo(calibrate(out, ranks=ranks, sizes=nbytes))
+    typer.echo(calibrate(out, ranks=ranks, sizes=nbytes, tell=_tell))
 
 
 @app.command("nccl-tests")

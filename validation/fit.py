@@ -29,7 +29,7 @@ from parasim.provenance import Number
 
 from .cache import Cache
 from .fit_memory import KEY, with_fragmentation
-from .predict import DATA, Prepared, prepare
+from .predict import DATA, Predictor, prepare
 from .rows import Case, NotModelled, read_rows, to_case
 
 ROWS = DATA / "fit"
@@ -158,7 +158,7 @@ def points_of(source: str, sample: int | None = None) -> Iterator[Point]:
 
 
 @lru_cache(maxsize=256)
-def _prepared(run: str) -> Prepared:
+def _prepared(run: str) -> Predictor:
     return prepare(json.loads(run))
 
 

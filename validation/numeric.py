@@ -172,6 +172,9 @@ CASES: dict[str, Case] = {
     "llama-tp2-pp2-columns-recompute": Case(LLAMA, Degrees(tp=2, pp=2), 4, {**COLUMNS, "recompute": Recompute(("full",))}),
     "gpt-tp4-sp-async": Case(GPT, Degrees(tp=4), blocks=SP_ASYNC),
     "llama-tp2-pp2-zb-h1-sp-async": Case(LLAMA, Degrees(tp=2, pp=2), 4, SP_ASYNC, "zb-h1"),
+    "llama-tp2-pieces-scaled-zb-h1": Case(
+        LLAMA, Degrees(tp=2, pp=2), 4, {"tensor": Tensor(sequence_parallel=True, asynchronous=True, pieces=2, user_buffers=True), **SCALED}, "zb-h1"
+    ),
     "llama-tp2-sp-async-scaled-recompute": Case(LLAMA, Degrees(tp=2), blocks={**SP_ASYNC, **SCALED, "recompute": Recompute(("full",))}),
     "llama-pp2-vocabulary": Case(LLAMA, Degrees(pp=2), 4, vocabulary="parallel"),
     "gpt-pp4-vocabulary-padded-dropout": Case(replace(GPT, layers=4, vocab=21), Degrees(pp=4), 8, UNFUSED, vocabulary="parallel"),

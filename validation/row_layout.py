@@ -12,6 +12,7 @@ from .row_model import NotModelled
 Tree = Mapping[str, Any]
 INTERLEAVED = "interleaved-1f1b"
 NARROW = ("fp8", "mxfp8", "nvfp4")
+MICRO = (1, 2, 4, 8)  # sequences of a micro-batch that is not published
 VOCABULARIES = ("baseline", "redis", "vocab-1")
 
 
@@ -35,7 +36,7 @@ def layout(row: Tree, stack: str, model: Tree, notes: list[str]) -> dict[str, An
     run |= {"zero": sharded} if sharded else {}
     run |= _data(strategy, stack, degrees, notes)
     run["pipeline"] = _pipeline(row, stack, model, degrees, run["batch"], notes)
-    run |= {"tensor": _tensor(strategy, model, notes)} if degrees["tp"] > 1 else {}
+    run |= {"tensor": _tensor(strategy, model, stack, run["batch"], degrees, notes)} if degrees["tp"] > 1 else {}
     run |= _recompute(strategy, stack, notes)
     run |= {"kernels": {"glu": "fused"}} if strategy.get("compile") else {}  # blocks are compiled, the loss is not (torchtitan, train.py of 2024)
     if strategy.get("grad_accum_dtype"):
@@ -71,8 +72,8 @@ def _degrees(row: Tree, notes: list[str]) -> tuple[dict[str, Any], int]:
     return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "dp": dp}, devices
 
 
-def _batch(row: Tree, degrees: Tree, notes: list[str]) -> dict[str, int]:
-    """An unpublished micro-batch is 1 in a pipeline, whose bubble wants many, and else the largest of 4, 2, 1 that divides a replica's batch."""
+def _batch(row: Tree, degrees: Tree, notes: list[str]) -> dict[str, Any]:
+    """An unpublished micro-batch is one of MICRO that divide a replica's batch: who publishes a step, publishes the fastest."""
     strategy, dp = row["strategy"], degrees["dp"]
     micro, count = strategy.get("micro_batch"), strategy.get("grad_accum") or strategy.get("num_microbatches")
     total = strategy.get("global_batch")
@@ -86,9 +87,10 @@ def _batch(row: Tree, degrees: Tree, notes: list[str]) -> dict[str, int]:
     if micro is None and count and replica % int(count) == 0:
         micro = replica // int(count)
     elif micro is None:
-        micro = 1 if degrees["pp"] > 1 else next((n for n in (4, 2, 1) if replica % n == 0), 1)
-        notes.append(f"micro-batch not published: {micro}")
-    return {"global": int(total), "micro": int(micro), "sequence": int(row["sequence"])}
+        micro = [n for n in MICRO if replica % n == 0] or [1]
+        notes.append(f"micro-batch not published: of {', '.join(map(str, micro))} the fastest that fits" if len(micro) > 1 else "micro-batch not published: 1")
+        micro = micro if len(micro) > 1 else micro[0]
+    return {"global": int(total), "micro": micro if isinstance(micro, list) else int(micro), "sequence": int(row["sequence"])}
 
 
 def _precision(row: Tree, notes: list[str]) -> str:
@@ -129,13 +131,16 @@ def _data(strategy: Tree, stack: str, degrees: Tree, notes: list[str]) -> dict[s
     return {"dp": {"mode": "bucketed", "bucket": "160 MB"} if overlaps else {"mode": "flat"}}
 
 
-def _tensor(strategy: Tree, model: Tree, notes: list[str]) -> dict[str, bool]:
+def _tensor(strategy: Tree, model: Tree, stack: str, batch: Tree, degrees: Tree, notes: list[str]) -> dict[str, bool]:
     if model.get("experts") and strategy.get("sp") is False:
         notes.append("experts under tensor parallelism: with sequence parallelism, as Megatron-Core asks for")
         strategy = {**strategy, "sp": True}
     out = {"sequence_parallel": bool(strategy["sp"])} if strategy.get("sp") is not None else {}
-    if "userbuffers" in str(strategy.get("overlap", "")):
-        notes.append("tensor-parallel messages of the forward overlapped in user buffers: exposed here")
+    if "userbuffers" in str(strategy.get("overlap", "")) or stack == "nemo-fp8":
+        whole = batch["sequence"] // degrees["cp"] % degrees["tp"] ** 2 == 0  # whatever the micro-batch
+        out["user_buffers"] = out.get("sequence_parallel", True) and whole
+        if not whole:
+            notes.append(f"tokens of a microbatch are no multiple of {degrees['tp']} parts on {degrees['tp']} ranks: no user buffers")
     return out | ({"async": True} if strategy.get("async_tp") or strategy.get("tp_async") else {})
 
 

@@ -110,8 +110,8 @@ def _case(row: Row) -> Case:
 
 
 def _sequence(row: Row) -> int:
-    """Tokens of a sequence where none are published: those of GPT-2, as Megatron-LM first trained it on V100 (Shoeybi et al. 2019), else of GPT-3."""
-    return 1024 if str(row["cluster"].get("accelerator")).startswith("V100") else 2048
+    """Tokens of a sequence where none are published: those its source is known for, else those of GPT-3."""
+    return int(systems()["sources"].get(source_of(row), {}).get("sequence", 2048))
 
 
 def _stack(row: Row, family: str) -> str:

@@ -36,6 +36,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "hierarchical": hierarchical.all_gather,
         "hierarchical-overlapped": hierarchical.all_gather_overlapped,
         "nvls": in_network.all_gather,
+        "user-buffers": direct.all_gather,
         "torus": torus.all_gather,
     },
     "reduce_scatter": {
@@ -45,6 +46,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Algorithm]] = {
         "hierarchical": hierarchical.reduce_scatter,
         "hierarchical-overlapped": hierarchical.reduce_scatter_overlapped,
         "nvls": in_network.reduce_scatter,
+        "user-buffers": direct.reduce_scatter,
         "torus": torus.reduce_scatter,
         "ring-all-reduce": ring.all_reduce,
     },
@@ -104,6 +106,7 @@ MESSAGES: Mapping[str, Mapping[str, Plotter]] = {
         "hierarchical": hierarchical.all_gather_messages,
         "hierarchical-overlapped": hierarchical.all_gather_messages,
         "nvls": in_network.all_gather_messages,
+        "user-buffers": direct.all_gather_messages,
         "torus": torus_messages.all_gather,
     },
     "reduce_scatter": {
@@ -113,6 +116,7 @@ MESSAGES: Mapping[str, Mapping[str, Plotter]] = {
         "hierarchical": hierarchical.reduce_scatter_messages,
         "hierarchical-overlapped": hierarchical.reduce_scatter_messages,
         "nvls": in_network.reduce_scatter_messages,
+        "user-buffers": direct.reduce_scatter_messages,
         "torus": torus_messages.reduce_scatter,
         "ring-all-reduce": ring.all_reduce_messages,
     },

@@ -85,7 +85,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         data=_data(keys),
         zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward, zero.overlap_gather),
         pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer, pipe.vocabulary, pipe.group, pipe.memory_cap, times),
-        tensor=Tensor(keys.tensor.style, keys.tensor.sequence_parallel, keys.tensor.asynchronous, keys.tensor.pieces),
+        tensor=_tensor(keys, degrees.tp),
         context=Context(keys.context.style),
         recompute=_recompute(keys),
         kernels=Kernels(keys.kernels.attention, keys.kernels.dropout, keys.kernels.glu, keys.kernels.loss),
@@ -93,6 +93,12 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
         offload=Offload(keys.offload.optimizer, keys.offload.parameters),
     )
+
+
+def _tensor(keys: RunKeys, tp: int) -> Tensor:
+    given = keys.tensor
+    pieces = tp if given.user_buffers and given.pieces == 1 else given.pieces
+    return Tensor(given.style, given.sequence_parallel, given.asynchronous, pieces, given.user_buffers)
 
 
 def _precision(keys: RunKeys) -> tuple[DType, DType | None]:

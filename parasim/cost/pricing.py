@@ -419,7 +419,7 @@ PRICES: Mapping[str, Price] = {
 
 def signature(kernel: Kernel) -> tuple[object, ...]:
     """What the price of a kernel depends on: kernels of one signature cost the same."""
-    return kernel.name, kernel.dims, kernel.dtype, kernel.role, len(kernel.reads), tuple([ref in kernel.reads for ref in kernel.writes])
+    return kernel.name, kernel.dims, kernel.dtype, kernel.role, kernel.parts, len(kernel.reads), tuple([ref in kernel.reads for ref in kernel.writes])
 
 
 def flops(kernel: Kernel) -> float:

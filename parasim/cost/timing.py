@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from ..errors import Refused, Violation
 from ..program.ops import Kernel
@@ -41,9 +42,13 @@ def _efficiency(kernel: Kernel, price: Price, accelerator: Device, profile: Prof
 def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     """Seconds of one kernel: the longer of FLOPs at the reached rate and bytes at the reached bandwidth, plus the launch.
 
-    A `delay` takes the seconds it names. Raises `Refused` for a dtype, or numbers of the host, that the accelerator does not have.
+    A `delay` takes the seconds it names; one of several `parts` its share of the seconds of them all.
+    Raises `Refused` for a dtype, or numbers of the host, that the accelerator does not have.
     """
     price = PRICES[kernel.name]
+    if kernel.parts > 1:
+        rows, *rest = dims(kernel)
+        return seconds(replace(kernel, dims=(rows * kernel.parts, *rest), parts=1), accelerator, profile) / kernel.parts
     if price.kind == "time":
         return dims(kernel)[0]
     if price.kind == "view":
@@ -55,6 +60,13 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     work = price.flops(kernel)
     computing = work / (accelerator.peak(kernel.dtype) * _efficiency(kernel, price, accelerator, profile)) if work else 0.0
     return max(computing, moving) + profile.get("compute.kernel_launch")
+
+
+def slowdown(profile: Profile) -> dict[str, float]:
+    """Seconds lost per second of compute beside a transfer of its rank, by its kind: a collective inside a server, one that leaves it (`network`: as
+    inside, unless the profile says), a message."""
+    inside = profile.get("overlap.slowdown.collective")
+    return {"collective": inside, "network": profile.get("overlap.slowdown.network", inside), "p2p": profile.get("overlap.slowdown.p2p")}
 
 
 def host_launch(profile: Profile, tp: int, pp: int, servers: int) -> float:

@@ -7,9 +7,11 @@ a small machine is bound by its processors: what is fitted must be as busy as wh
 from __future__ import annotations
 
 import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +22,15 @@ from ..errors import Malformed
 from ..program.ops import Compute
 from ..program.workload import Workload
 from ..provenance import Number
+from ..timeline import Timeline
 from ..topology.cluster import Cluster
 from ..topology.loader import load_cluster
 from . import sweep
 
+if TYPE_CHECKING:
+    from .journal import Journal
+
+Told = TypeVar("Told")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 SIZES = (1 << 16, 1 << 19, 1 << 20, 1 << 21, 1 << 22)
 PAUSE = 0.01  # seconds slept before every transfer: a training step does not send back to back
@@ -71,12 +78,13 @@ def calibrate_collectives(
     cluster: Cluster | None = None,
     backend: str = "gloo",
     timeout: float = 120.0,
+    kept: Path | None = None,
 ) -> Calibration:
     """Sweep `ops` over `sizes` (bytes, as in a CollectivePlan) with `count` calls each and round, and fit.
 
-    With `ranks` that many local gloo processes are started; without, the processes of torchrun take part by
-    `backend` and all get the result. Numbers are
-    relative to the links of `cluster` (default: the loopback cluster of the catalog). Raises Failed where ranks die or are late.
+    With `ranks` that many local gloo processes are started; without, the processes of torchrun take part by `backend` and all get the result.
+    Numbers are relative to the links of `cluster` (default: the loopback cluster of the catalog). Samples are written to the file `kept` as they
+    are measured, and those that it holds are not measured again. Raises Failed where ranks die or are late, Malformed where `kept` is of another sweep.
     """
     unknown = [op for op in ops if op not in OPS]
     if unknown:
@@ -90,11 +98,13 @@ def calibrate_collectives(
 
         with joined(backend, timeout):
             ranks = dist.get_world_size()
-            measured = measure(ranks, tuple(ops), tuple(sizes), count, timeout)
+            measured = measure(ranks, tuple(ops), tuple(sizes), count, timeout, kept)
     else:
         if ranks < 2:
             raise Malformed(f"ranks={ranks} must be at least 2: nothing is sent by one rank")
-        measured = spawn(measure, ranks, ranks, tuple(ops), tuple(sizes), count, timeout, timeout=timeout)[0]
+        if kept is not None:
+            _journal(kept, ranks, count)  # what is refused is refused here
+        measured = spawn(measure, ranks, ranks, tuple(ops), tuple(sizes), count, timeout, kept, timeout=timeout)[0]
     return fit(measured, ranks, cluster or load_cluster("loopback", ranks), platform.node(), backend)
 
 
@@ -102,26 +112,70 @@ Samples = dict[tuple[str, int], list[float]]  # (op, bytes) -> seconds of every 
 SLEPT = ("sleep", 0)  # the key of the overhead of slept ops, seconds
 
 
-def measure(ranks: int, ops: tuple[str, ...], sizes: tuple[int, ...], count: int, timeout: float) -> Samples:
-    """Run the sweep in this process group; the same samples on every rank. Rounds go over everything, so that a busy second hits all a little."""
+def measure(ranks: int, ops: tuple[str, ...], sizes: tuple[int, ...], count: int, timeout: float, kept: Path | None = None) -> Samples:
+    """Run the sweep in this process group; the same samples on every rank. Rounds go over everything, so that a busy second hits all a little.
+
+    Rank 0 keeps the samples, in `kept` too, and tells how far it is.
+    """
+    import torch.distributed as dist
+
     from .execution import Execution, Settings
 
     settings = Settings("sleep", timeout, _given)
-    found: Samples = {(op, n): [] for op in ops for n in sizes}
-    executions = {(op, n): Execution(_workload(op, ranks, n, count), settings) for op, n in found}
-    sleeper = Execution(sweep.slept_ops(ranks, SLEEPS, SLEEP), settings)
+    first = dist.get_rank() == 0
+    journal = _journal(kept, ranks, count) if first and kept is not None else None
+    found: dict[tuple[str, int], list[list[float]]] = {key: [] for key in (*((op, n) for op in ops for n in sizes), SLEPT)}
+    if journal is not None:
+        found |= {key: list(journal.samples.get(_case(key), ())) for key in found}
+    done = _told({key: len(samples) for key, samples in found.items()})
+    executions = {key: Execution(_workload(*key, ranks, count), settings) for key in found if done[key] < ROUNDS}
     for execution in executions.values():
         execution.run()
-    found[SLEPT] = []
-    for _ in range(ROUNDS):
-        for key, execution in executions.items():
-            found[key] += (sweep.message_costs if key[0] == "p2p" else sweep.collective_costs)(execution.run())
-        rows = sleeper.run().ops
-        found[SLEPT] += [float(x) - SLEEP for r in range(ranks) for x in np.diff(rows["end"][rows["rank"] == r])]
-    return found
+    for n in range(ROUNDS):
+        todo = {key: execution for key, execution in executions.items() if done[key] <= n}
+        for key, execution in todo.items():
+            sample = _costs(key, execution.run(), ranks)
+            found[key].append(sample)
+            if journal is not None:
+                journal.add(_case(key), sample)
+        if first and kept is not None and todo:
+            print(f"round {n + 1} of {ROUNDS}: {len(todo)} cases", file=sys.stderr, flush=True)
+    return {key: [x for sample in samples for x in sample] for key, samples in _told(found).items()}
 
 
-def _workload(op: str, ranks: int, nbytes: int, count: int) -> Workload:
+def _told(what: Told) -> Told:
+    """What rank 0 knows, on every rank."""
+    import torch.distributed as dist
+
+    said = [what]
+    dist.broadcast_object_list(said, 0)
+    return said[0]
+
+
+def _journal(path: Path, ranks: int, count: int) -> Journal:
+    from importlib.metadata import version
+
+    from .journal import Journal
+
+    machine = {"sweep": "collectives", "ranks": str(ranks), "calls": str(count), "host": platform.node(), "torch": version("torch")}
+    return Journal(path, machine)
+
+
+def _case(key: tuple[str, int]) -> str:
+    return f"{key[0]} {key[1]}"
+
+
+def _costs(key: tuple[str, int], timeline: Timeline, ranks: int) -> list[float]:
+    """Seconds of every call of a case."""
+    if key == SLEPT:
+        rows = timeline.ops
+        return [float(x) - SLEEP for r in range(ranks) for x in np.diff(rows["end"][rows["rank"] == r])]
+    return (sweep.message_costs if key[0] == "p2p" else sweep.collective_costs)(timeline)
+
+
+def _workload(op: str, nbytes: int, ranks: int, count: int) -> Workload:
+    if (op, nbytes) == SLEPT:
+        return sweep.slept_ops(ranks, SLEEPS, SLEEP)
     if op == "p2p":
         return sweep.messages(ranks, nbytes, count, PAUSE)
     return sweep.collectives(op, ranks, nbytes, count, PAUSE)  # type: ignore[arg-type]

@@ -24,7 +24,9 @@ def cast(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
 
 
 def _wide(copy: Tensor, scale: Tensor) -> Tensor:
-    return copy.to(scale.dtype) * scale
+    """What was cast: each of the scales for as many rows, one block after the other."""
+    each = scale if len(scale) == 1 else scale.repeat_interleave(len(copy) // len(scale))[:, None]
+    return copy.to(scale.dtype) * each
 
 
 def _beside(copies: Tensors) -> Tensor:

@@ -158,7 +158,7 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "kv_slice": _heads(0),
         "kv_slice_grad": _heads(1),
         "split_rows": lambda k, s: (*s(k.reads[0]), len(k.writes)),
-        "join_rows": lambda k, s: (*s(k.writes[0]), len(k.reads)),
+        "join_rows": lambda k, s: (s(k.writes[0])[0], prod(s(k.writes[0])[1:]), len(k.reads)),
         "columns_to_blocks": lambda k, s: (*s(k.reads[0]), k.dims[0]),
         "blocks_to_columns": lambda k, s: (*s(k.writes[0]), k.dims[0]),
         "blocks_to_sequence": _parts_of_sequence,
@@ -220,5 +220,5 @@ def dims(draft: Draft) -> None:
 
 
 def _filled(op: Compute, shape: Shape) -> Compute:
-    kernels = tuple(Kernel(k.name, k.reads, k.writes, DIMS[k.name](k, shape), k.dtype, k.role) for k in op.kernels)
+    kernels = tuple(Kernel(k.name, k.reads, k.writes, DIMS[k.name](k, shape), k.dtype, k.role, k.parts) for k in op.kernels)
     return Compute(label=op.label, stream=op.stream, after=op.after, window=op.window, kernels=kernels, workspace=op.workspace)

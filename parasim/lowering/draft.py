@@ -168,11 +168,11 @@ def collective(
     dim: int | None = None,
     after: tuple[str, ...] = (),
     axis: str = "",
+    copied: bool = False,
 ) -> Collective:
     """One collective of `group`, labelled with its axis."""
-    return Collective(
-        label=label._replace(axis=axis or group), stream=stream, after=after, op=op, group=group, reads=tuple(reads), writes=tuple(writes), dim=dim
-    )
+    label = label._replace(axis=axis or group)
+    return Collective(label=label, stream=stream, after=after, op=op, group=group, reads=tuple(reads), writes=tuple(writes), dim=dim, copied=copied)
 
 
 def relabel(op: Op, phase: str) -> Op:

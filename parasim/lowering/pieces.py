@@ -2,7 +2,8 @@
 
 As user buffers of Transformer Engine or the asynchronous tensor parallelism of torch have it (Wang et al. 2022, "Overlap Communication with
 Dependent Computation via Decomposition", ASPLOS 2023): rows are gathered, multiplied and reduced in `tensor.pieces` parts, each on the tensor
-stream while the product of its neighbour runs. What is exposed is about one part of it.
+stream while the product of its neighbour runs. What is exposed is about one part of it. The parts of a product are launched side by side, so that
+the last waves of one are filled by the next: each takes its share of the whole product's time.
 
 A rank's rows are the rank's share of every part, one after the other, so that the gathered parts below each other are the rows in their order.
 Splitting and joining rows takes no time: a real kernel reads and writes the parts in place.
@@ -14,11 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from ..program.ops import COMPUTE, Compute, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, CollectiveOp, Compute, Kernel, Label, Op, Ref
 from .draft import Draft, collective
 
 AXIS, STREAM = "tp", "tp.async"
 PRODUCTS = ("linear", "linear_input_grad")
+VIEWS = frozenset({"split_rows", "join_rows"})
 
 
 def all_of(draft: Draft, ref: Ref, suffix: str) -> Ref:
@@ -35,6 +37,7 @@ class Pieces:
 
     draft: Draft
     count: int
+    copied: bool = False
     parts: dict[Ref, tuple[Ref, ...]] = field(default_factory=dict)
     whole: dict[Ref, Ref] = field(default_factory=dict)
 
@@ -64,7 +67,7 @@ class Pieces:
         self.parts[source] = full
         yield self._view(label, "split_rows", (source,), local)
         for i, (mine, part) in enumerate(zip(local, full, strict=True)):
-            yield collective(label, "all_gather", AXIS, (mine,), (part,), STREAM, dim=0, after=() if i else (COMPUTE,))
+            yield self._move(label, "all_gather", mine, part, () if i else (COMPUTE,))
 
     def forget(self, written: tuple[Ref, ...]) -> None:
         """What is written anew is no longer gathered."""
@@ -86,9 +89,10 @@ class Pieces:
         ends = self._pieces(target) if closes else made
         for part, out, end in zip(parts, made, ends, strict=True):
             yield from islice(gathers, 1)
-            yield replace(op, kernels=(replace(kernel, reads=tuple(part if r == source else r for r in kernel.reads), writes=(out, *kernel.writes[1:])),))
+            reads = tuple(part if r == source else r for r in kernel.reads)
+            yield replace(op, kernels=(replace(kernel, reads=reads, writes=(out, *kernel.writes[1:]), parts=self.count),))
             if closes:
-                yield collective(op.label, "reduce_scatter", AXIS, (out,), (end,), STREAM, dim=0)
+                yield self._move(op.label, "reduce_scatter", out, end)
         yield self._view(op.label, "join_rows", ends, (target,))
 
     def _join(self, label: Label, source: Ref) -> Iterator[Op]:
@@ -98,8 +102,11 @@ class Pieces:
 
     def _scatter(self, label: Label, parts: tuple[Ref, ...], target: Ref) -> Iterator[Op]:
         ends = self._pieces(target)
-        yield from (collective(label, "reduce_scatter", AXIS, (part,), (end,), STREAM, dim=0) for part, end in zip(parts, ends, strict=True))
+        yield from (self._move(label, "reduce_scatter", part, end) for part, end in zip(parts, ends, strict=True))
         yield self._view(label, "join_rows", ends, (target,))
+
+    def _move(self, label: Label, op: CollectiveOp, source: Ref, target: Ref, after: tuple[str, ...] = ()) -> Op:
+        return collective(label, op, AXIS, (source,), (target,), STREAM, dim=0, after=after, copied=self.copied)
 
     def _view(self, label: Label, name: str, reads: tuple[Ref, ...], writes: tuple[Ref, ...]) -> Op:
         return Compute(label=label, stream=COMPUTE, kernels=(Kernel(name, reads, writes, (), self.draft.buffers[reads[0].name].dtype),))

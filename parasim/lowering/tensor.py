@@ -92,7 +92,7 @@ def _rewrite(draft: Draft, body: list[Op]) -> Iterator[Op]:
 
 def _in_pieces(draft: Draft, body: list[Op]) -> Iterator[Op]:
     """Gathers and scatters in parts, beside the products that need and make them."""
-    pieces = Pieces(draft, draft.layout.tensor.pieces)
+    pieces = Pieces(draft, draft.layout.tensor.pieces, draft.layout.tensor.user_buffers)
     for i, op in enumerate(body):
         assert isinstance(op, Compute)
         kernel = op.kernels[0]

@@ -106,7 +106,9 @@ def _context(model: Model, layout: Layout) -> Iterator[Violation]:
 def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
     tp, cp, batch, pieces = layout.degrees.tp, layout.degrees.cp, layout.batch, layout.tensor.pieces
     if not layout.tensor.sequence_parallel:
-        if pieces > 1:
+        if layout.tensor.user_buffers:
+            yield Violation("tensor.user_buffers", "true", "move what sequence parallelism gathers", "legal: false, or tensor.sequence_parallel=true")
+        elif pieces > 1:
             yield Violation("tensor.pieces", str(pieces), "cuts what sequence parallelism gathers", "legal: 1, or tensor.sequence_parallel=true")
         return
     if layout.tensor.style == "all-gather":

@@ -115,7 +115,7 @@ class Moves:
         size = collective_size(self.program, op)
         members = [self.cluster.devices[r] for r in self.workload.members(self.rank, op.group)]
         shares = self.workload.loads[op.load] if op.load else None
-        made = plan(op.op, float(size.nbytes), members, self.cluster, self.profile, root=op.root, shares=shares, copies=size.copies)
+        made = plan(op.op, float(size.nbytes), members, self.cluster, self.profile, op.algorithm, root=op.root, shares=shares, copies=size.copies)
         width = DTYPE_BYTES[self.program.buffers[(op.writes or op.reads)[0].name].dtype] if op.writes or op.reads else 1
         sent = made.wire_bytes_per_rank
         return Row(1, sent, sent / width, seconds(made, self.cluster, self.profile), sent, Counter({op.op: 1}))

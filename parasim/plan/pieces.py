@@ -200,11 +200,13 @@ class Pieces:
     def _planned(self, workload: Workload, op: Collective, ranks: tuple[int, ...]) -> CollectivePlan:
         """The plan of `op` among `ranks`, kept."""
         size, shares = collective_size(workload.program_of(0), op), workload.loads[op.load] if op.load else None
-        key = (op.op, size.nbytes, size.copies, op.root, ranks, None if shares is None else shares.tobytes())
+        key = (op.op, op.algorithm, size.nbytes, size.copies, op.root, ranks, None if shares is None else shares.tobytes())
         if key not in self._plans:
             cluster, profile = self.run.cluster, self.run.profile
             members = [cluster.devices[r] for r in ranks]
-            self._plans[key] = collective_plan(op.op, float(size.nbytes), members, cluster, profile, root=op.root, shares=shares, copies=size.copies)
+            self._plans[key] = collective_plan(
+                op.op, float(size.nbytes), members, cluster, profile, op.algorithm, root=op.root, shares=shares, copies=size.copies
+            )
         return self._plans[key]
 
     def pair(self, layout: Layout, forward: tuple[int, int], backward: tuple[int, int]) -> float:

@@ -34,7 +34,12 @@ KERNELS: dict[str, KernelSpec] = {
     "linear_weight_grad": _spec("rows inner columns weights?", "x dy gw*", "gw*", "gw (+)= x^T dy"),
     "bias_grad": _spec("rows columns", "dy gb*", "gb*", "gb (+)= column sums of dy"),
     # the same on scaled copies: what is multiplied is operand x scale
-    "cast": _spec("elements", "x", "y scale", "y = x / scale in the dtype of y; scale (1,) = max |x| / the largest fp8 number, 1 for wider dtypes"),
+    "cast": _spec(
+        "elements",
+        "x",
+        "y scale",
+        "y = x / scale in the dtype of y; scale (1,) = max |x| / the largest fp8 number, 1 if wider; n of them: one per 1/n of the rows",
+    ),
     "scaled_linear": _spec(
         "rows inner columns weights?", "x x_scale w w_scale b*", "y", "as linear; further weights, each with its scale, stand before the biases"
     ),

@@ -52,7 +52,7 @@ class Kernel:
     """A name of `program.kernels.KERNELS`, a pure function of named buffers.
 
     `dims` are the integers (or load table names, or seconds for `delay`) that price it; `role` marks linear kernels as `column` or `row`
-    for the tensor pass.
+    for the tensor pass. It is one of `parts` like it that fill the device together, each by its share of the rows.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Kernel:
     dims: tuple[int | float | str, ...]
     dtype: DType
     role: str = ""
+    parts: int = 1
 
 
 class Label(NamedTuple):
@@ -115,7 +116,8 @@ class Collective(_Op):
 
     `reduce` accumulates in the dtype of the written buffer. `dim` is the dimension that is cut or concatenated; None is the flat
     concatenation of `reads`, padded to a multiple of the group. `splits` are the counts buffers of an uneven all-to-all (the executor
-    reads them), `load` the share table (the simulator reads it).
+    reads them), `load` the share table (the simulator reads it). `copied` by copy engines into buffers that the group has mapped ("user
+    buffers"), not by kernels of a communication library: it takes no multiprocessor from compute.
     """
 
     op: CollectiveOp
@@ -128,6 +130,12 @@ class Collective(_Op):
     splits: tuple[Ref, Ref] | None = None
     load: str = ""
     root: int = 0
+    copied: bool = False
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm that its software fixes, else "auto"."""
+        return "user-buffers" if self.copied else "auto"
 
     @property
     def needs(self) -> tuple[Ref, ...]:

@@ -12,7 +12,6 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from ..program.ops import COMPUTE
 from .clock import Clock
 from .network import Network
 from .ranks import Rank
@@ -139,7 +138,7 @@ class Replay:
         if step.messages:
             self._post(stream, i, step.messages)
         elif step.route is not None:
-            self._collective(stream, i, step.route, step.meeting, step.route.present if step.op.stream != COMPUTE else ())
+            self._collective(stream, i, step.route, step.meeting, step.beside)
         else:
             stream.rank.start[i] = self.clock.now
             if self._slowdown:
@@ -167,9 +166,9 @@ class Replay:
             self._end(stream)
 
     def _collective(self, stream: Stream, i: int, route: Route, number: int, beside: tuple[int, ...]) -> None:
-        """Meet the others; the last to come moves the bytes. On another stream than compute that slows the compute of its ranks."""
+        """Meet the others; the last to come moves the bytes. That slows the compute of the ranks `beside`."""
         stream.pending, stream.began = 1, inf
-        flight = Flight(stream, route.moves, i, "collective", beside)
+        flight = Flight(stream, route.moves, i, "network" if route.between else "collective", beside)
         if len(route.present) > 1:  # else all members do what this one does
             met = stream.rank.met
             key = (number, met[number])

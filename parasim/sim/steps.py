@@ -13,9 +13,9 @@ from ..collectives.plan import CollectivePlan
 from ..cost.pricing import signature
 from ..cost.profile import Profile
 from ..cost.timing import op_seconds, seconds
-from ..program.ops import P2P, Collective, Compute, Kernel, Msg, Op
+from ..program.ops import COMPUTE, P2P, Collective, Compute, Kernel, Msg, Op
 from ..program.workload import Program
-from ..topology.cluster import Accelerator
+from ..topology.cluster import OUTWARD, Accelerator
 from .fold import Fold, LoadKey, kind_of
 from .network import Path
 from .traffic import Size, Traffic, collective_size, message_key
@@ -36,12 +36,14 @@ class Move(NamedTuple):
 
 
 class Route(NamedTuple):
-    """How a rank's collective runs: its group, what it moves, the representatives that must meet, bytes that this rank sends."""
+    """How a rank's collective runs: its group, what it moves, the representatives that must meet, bytes that this rank sends; whether any go
+    between servers."""
 
     group: str
     moves: tuple[Move, ...]
     present: tuple[int, ...]
     sent: float
+    between: bool = False
 
 
 class Message(NamedTuple):
@@ -71,6 +73,13 @@ class Step(NamedTuple):
     messages: tuple[Message, ...] = ()
     meeting: int = 0
     user: int = 0
+
+    @property
+    def beside(self) -> tuple[int, ...]:
+        """The representatives whose compute its collective slows: those that meet, but for one on the stream of compute, or moved by copy engines."""
+        if self.route is None or self.op.stream == COMPUTE or (isinstance(self.op, Collective) and self.op.copied):
+            return ()
+        return self.route.present
 
     @property
     def sent(self) -> float:
@@ -134,7 +143,7 @@ class Pricer:
         if not isinstance(op, Collective):
             return _Draft(op)
         size = collective_size(program, op)
-        key = (op.op, op.group, op.root, op.load, size)
+        key = (op.op, op.algorithm, op.group, op.root, op.load, size)
         return _Draft(op, size=size, form=self._forms.setdefault(key, len(self._forms)))
 
     def _step(self, rank: int, c: int, program: Program, draft: _Draft) -> Step:
@@ -173,8 +182,13 @@ class Pricer:
         if key not in self._shared:
             plan = self.traffic.timed_collective(op, size, ranks)
             kind = kind_of(self.traffic.structure(op, size), ranks, self.fold.colour, ordered=False)
-            self._shared[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank)
+            self._shared[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank, self._between(plan))
         return self._shared[key]
+
+    def _between(self, plan: CollectivePlan) -> bool:
+        """Does the network between servers carry any of it?"""
+        links = self.traffic.cluster.links
+        return any(links[link].kind in OUTWARD for phase in plan.phases for link, _ in phase.weights)
 
     def _message(self, rank: int, c: int, program: Program, m: Msg, sending: bool) -> Message:
         other = int(self.traffic.workload.peers[m.peer][rank])

@@ -71,12 +71,14 @@ class Traffic:
 
     def collective(self, op: Collective, size: Size, ranks: tuple[int, ...]) -> CollectivePlan:
         """The plan of `op` over `ranks`; with a `load` table member i of the group sends member j its part [i, j] of the larger buffer."""
-        key = (op.op, op.root, op.load, size, ranks)
+        key = (op.op, op.algorithm, op.root, op.load, size, ranks)
         if key not in self._plans:
             shares = self.workload.loads[op.load] if op.load else None
             members = [self.devices[r] for r in ranks]
             try:
-                self._plans[key] = plan(op.op, float(size.nbytes), members, self.cluster, self.profile, root=op.root, shares=shares, copies=size.copies)
+                self._plans[key] = plan(
+                    op.op, float(size.nbytes), members, self.cluster, self.profile, op.algorithm, root=op.root, shares=shares, copies=size.copies
+                )
             except Unreachable as error:
                 raise Unreachable(f"group {op.group} of ranks {_listed(ranks)} is partitioned ({op.op}): {error}") from error
         return self._plans[key]
@@ -111,7 +113,7 @@ class Traffic:
 
     def structure(self, op: Collective, size: Size) -> Hashable:
         """What a collective of this size has in common with those of other sizes."""
-        same = (op.op, op.group, op.root, op.load, size.copies)
+        same = (op.op, op.algorithm, op.group, op.root, op.load, size.copies)
         key = (same, size.nbytes)
         if key not in self._structures:
             plans = [self.collective(op, size, rows) for rows in self._samples[op.group]]

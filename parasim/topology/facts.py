@@ -9,9 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .cluster import Cluster
-
-OUTWARD = ("nic", "leaf", "spine", "dcn")
+from .cluster import OUTWARD, Cluster
 
 
 class Rung(NamedTuple):

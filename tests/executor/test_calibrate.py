@@ -68,9 +68,20 @@ def test_refusals_name_field_and_rule():
 
 
 @pytest.mark.processes
-def test_a_tiny_sweep_on_real_ranks():
+def test_a_tiny_sweep_on_real_ranks_that_goes_on_with_what_it_has(tmp_path, capfd):
     pytest.importorskip("torch")
-    found = calibrate_collectives(2, [4096, 1 << 20], count=3)
+    kept = tmp_path / "p.yaml.samples.jsonl"
+    calibrate_collectives(2, [4096, 1 << 20], count=3, kept=kept)
+    lines = kept.read_text().splitlines()
+    assert len(lines) == 1 + ROUNDS * 11  # five ops at two sizes, and the slept ops
+    kept.write_text("\n".join(lines[:-15]) + "\n" + lines[-15][:9])  # as a crash leaves it: in the second round
+    capfd.readouterr()
+    found = calibrate_collectives(2, [4096, 1 << 20], count=3, kept=kept)
+    again = kept.read_text().splitlines()
+    assert again[:-15] == lines[:-15] and len(again) == len(lines)
+    assert capfd.readouterr().err.splitlines() == [f"round 2 of {ROUNDS}: 4 cases", f"round 3 of {ROUNDS}: 11 cases"]
+    with pytest.raises(Malformed, match=r"calls=3 \(now 2\); remove it or give another --out"):
+        calibrate_collectives(2, [4096, 1 << 20], count=2, kept=kept)
     assert {row.op for row in found.rows} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p"}
     assert all(len(row.samples) == 3 * ROUNDS * (2 if row.op == "p2p" else 1) and min(row.samples) > 0 for row in found.rows)
     assert len(found.numbers) == 2 * 5 + 1

@@ -99,7 +99,7 @@ def test_many_microbatches_from_two_shorter_steps() -> None:
     short, more = _shortened(run)
     assert [tree["batch"]["global"] for tree in short] == [5, 7] and more == 13  # 5 + (1 + 13) 2 = 33
     profile = load_profile("a100-megatron")
-    assert prepare(run).seconds(profile) == pytest.approx(_whole(run, profile), rel=1e-9)
+    assert prepare(run).values(profile)["step_time_s"] == pytest.approx(_whole(run, profile), rel=1e-9)
 
 
 def _whole(run: Any, profile: Any) -> float:
