@@ -20,7 +20,7 @@ from parasim.sim import simulate
 from parasim.topology.loader import load_cluster
 from parasim.words import known
 
-from .job import SWEEP_OPS, SWEEP_SIZES, Priced, Verdict, job_run, jobs, measure
+from .job import SWEEP_OPS, SWEEP_SIZES, Priced, Verdict, by_default, job_run, jobs, measure
 
 SCHEMA = "parasim.job/1"
 LAUNCHERS = ("torchrun", "srun")
@@ -94,13 +94,16 @@ def _verdicts(names: Sequence[str], backend: str, cluster: str, world: int, fold
         predicted.save(folder / f"{name}-predicted.npz")
         measured = measure(workload, Priced(run.cluster.accelerator, run.profile), runs + 1, TIMEOUT)
         measured.save(folder / f"{name}-measured.npz")
-        verdicts.append(Verdict(name, predicted, measured, tuple(measured.meta["makespans_s"][1:])))
+        verdicts.append(Verdict(name, predicted, measured, tuple(measured.meta["makespans_s"][1:]), by_default(name, world, cluster)))
     return verdicts
 
 
 def _tell(verdicts: Sequence[Verdict], out: Path, made: Mapping[str, Any]) -> None:
     """Print the table of errors and write it."""
-    rows = [{"case": v.name, "predicted_s": v.predicted.makespan, "measured_s": v.measured_step, "steps_s": list(v.steps), "error": v.error} for v in verdicts]
+    rows = [
+        {"case": v.name, "predicted_s": v.predicted.makespan, "default_s": v.default, "measured_s": v.measured_step, "steps_s": list(v.steps), "error": v.error}
+        for v in verdicts
+    ]
     how = {key: verdicts[0].measured.meta[key] for key in ("torch", "host")}
     draft = out / ".errors.json.part"
     draft.write_text(json.dumps({"schema": SCHEMA, "provenance": {**stamp({}), **how, **made}, "rows": rows}, indent=1) + "\n", encoding="utf-8")
