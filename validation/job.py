@@ -31,7 +31,7 @@ from parasim.topology.cluster import Accelerator
 RANKS = 4
 RUNS = 5
 WORST, MEDIAN = 0.2, 0.1  # of the measured step: of every job, of the jobs' median error
-SHARE = (0.2, 0.6)  # of the predicted step during which a transfer of the busiest rank is in flight
+SHARE = (0.1, 0.7)  # of the predicted step during which a transfer of the busiest rank is in flight
 SWEEP_OPS = ("all_reduce", "all_gather", "reduce_scatter", "p2p")
 SWEEP_SIZES = tuple(n << 20 for n in (1, 2, 4, 8))  # bytes: around the messages of the jobs
 
@@ -42,7 +42,7 @@ def jobs(ranks: int) -> dict[str, Mapping[str, Any]]:
     """The jobs by name for so many ranks: two microbatches per rank of a pipeline of one layer each, and one per replica, whole and sharded."""
     pipeline = {**FIXED, "layers": ranks, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 4096, "boundary": "8 MiB"}
     replica = {**FIXED, "layers": 8, "forward": "20 ms", "input_grad": "10 ms", "weight_grad": "10 ms", "parameters": 12 << 20, "boundary": "4 kB"}
-    sharded = {**FIXED, "layers": 4, "forward": "40 ms", "input_grad": "20 ms", "weight_grad": "20 ms", "parameters": 4 << 20, "boundary": "4 kB"}
+    sharded = {**FIXED, "layers": 4, "forward": "40 ms", "input_grad": "20 ms", "weight_grad": "20 ms", "parameters": 6 << 20, "boundary": "4 kB"}
     return {
         f"pp{ranks}-1f1b": {
             "model": pipeline,

@@ -12,6 +12,7 @@ from .row_model import NotModelled
 Tree = Mapping[str, Any]
 INTERLEAVED = "interleaved-1f1b"
 NARROW = ("fp8", "mxfp8", "nvfp4")
+SERVER = 8  # devices of a server where they are not published
 MICRO = (1, 2, 4, 8)  # sequences of a micro-batch that is not published
 VOCABULARIES = ("baseline", "redis", "vocab-1")
 
@@ -36,7 +37,7 @@ def layout(row: Tree, stack: str, model: Tree, notes: list[str]) -> dict[str, An
     run |= {"zero": sharded} if sharded else {}
     run |= _data(strategy, stack, degrees, notes)
     run["pipeline"] = _pipeline(row, stack, model, degrees, run["batch"], notes)
-    run |= {"tensor": _tensor(strategy, model, stack, run["batch"], degrees, notes)} if degrees["tp"] > 1 else {}
+    run |= {"tensor": _tensor(row, model, stack, degrees, notes)} if degrees["tp"] > 1 else {}
     run |= _recompute(strategy, stack, notes)
     run |= {"kernels": {"glu": "fused"}} if strategy.get("compile") else {}  # blocks are compiled, the loss is not (torchtitan, train.py of 2024)
     if strategy.get("grad_accum_dtype"):
@@ -131,16 +132,19 @@ def _data(strategy: Tree, stack: str, degrees: Tree, notes: list[str]) -> dict[s
     return {"dp": {"mode": "bucketed", "bucket": "160 MB"} if overlaps else {"mode": "flat"}}
 
 
-def _tensor(strategy: Tree, model: Tree, stack: str, batch: Tree, degrees: Tree, notes: list[str]) -> dict[str, bool]:
+def _tensor(row: Tree, model: Tree, stack: str, degrees: Tree, notes: list[str]) -> dict[str, bool]:
+    """User buffers where a row or its stack has them, inside a server: as many parts as ranks."""
+    strategy, tp, cluster = row["strategy"], degrees["tp"], row["cluster"]
     if model.get("experts") and strategy.get("sp") is False:
         notes.append("experts under tensor parallelism: with sequence parallelism, as Megatron-Core asks for")
         strategy = {**strategy, "sp": True}
     out = {"sequence_parallel": bool(strategy["sp"])} if strategy.get("sp") is not None else {}
     if "userbuffers" in str(strategy.get("overlap", "")) or stack == "nemo-fp8":
-        whole = batch["sequence"] // degrees["cp"] % degrees["tp"] ** 2 == 0  # whatever the micro-batch
-        out["user_buffers"] = out.get("sequence_parallel", True) and whole
-        if not whole:
-            notes.append(f"tokens of a microbatch are no multiple of {degrees['tp']} parts on {degrees['tp']} ranks: no user buffers")
+        whole = int(row["sequence"]) // degrees["cp"] % tp**2 == 0  # whatever the micro-batch
+        near = tp <= int(cluster.get("scale_up_domain") or cluster.get("per_node") or SERVER)
+        out["user_buffers"] = out.get("sequence_parallel", True) and whole and near
+        if not out["user_buffers"]:
+            notes.append(f"tensor-parallel messages of {tp} ranks: not through user buffers")
     return out | ({"async": True} if strategy.get("async_tp") or strategy.get("tp_async") else {})
 
 

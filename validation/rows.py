@@ -110,8 +110,9 @@ def _case(row: Row) -> Case:
 
 
 def _sequence(row: Row) -> int:
-    """Tokens of a sequence where none are published: those its source is known for, else those of GPT-3."""
-    return int(systems()["sources"].get(source_of(row), {}).get("sequence", 2048))
+    """Tokens of a sequence where none are published: those its source is known for, else those of GPT-2 on V100 and of GPT-3 on what came later."""
+    usual = 1024 if str(row["cluster"].get("accelerator")).startswith("V100") else 2048
+    return int(systems()["sources"].get(source_of(row), {}).get("sequence", usual))
 
 
 def _stack(row: Row, family: str) -> str:

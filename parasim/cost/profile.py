@@ -110,7 +110,6 @@ KEYS: dict[str, Key] = {
     "p2p.channel_bandwidth": Key(0.0, "B/s", "rate of one channel; 0: no limit"),
     "p2p.channel_bytes": Key(0.0, "B", "a message takes twice the channels while each would carry more than this"),
     "overlap.slowdown.collective": Key(0.0, "1", "compute takes 1 + x times as long beside a collective of its rank"),
-    "overlap.slowdown.network": Key(0.0, "1", "the same beside a collective that leaves the server; not given: as inside"),
     "overlap.slowdown.p2p": Key(0.0, "1", "compute takes 1 + x times as long beside a message of its rank"),
 }
 PLACEHOLDERS: dict[str, tuple[str, ...]] = {

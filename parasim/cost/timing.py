@@ -62,13 +62,6 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     return max(computing, moving) + profile.get("compute.kernel_launch")
 
 
-def slowdown(profile: Profile) -> dict[str, float]:
-    """Seconds lost per second of compute beside a transfer of its rank, by its kind: a collective inside a server, one that leaves it (`network`: as
-    inside, unless the profile says), a message."""
-    inside = profile.get("overlap.slowdown.collective")
-    return {"collective": inside, "network": profile.get("overlap.slowdown.network", inside), "p2p": profile.get("overlap.slowdown.p2p")}
-
-
 def host_launch(profile: Profile, tp: int, pp: int, servers: int) -> float:
     """Seconds of the host per kernel: more where pipelines of tensor-parallel groups span servers, whose hosts then serve both kinds of messages."""
     shared = tp if tp > 1 and pp > 1 and servers > 1 else 0

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ..topology.cluster import OUTWARD, Cluster, Link
+from ..topology.cluster import Cluster, Link
 from ..topology.torus import TorusRoutes
 
 ALL_DEVICES, ALL_SERVERS = 32, 4  # up to here every server is drawn
 WIDE, DRAWN = 16, 8  # of a server with more devices than WIDE only DRAWN are
 MOST_SWITCHES = 12  # of one level, each in a box of its own
 ABOVE, BELOW = 1.5, 1.2
+_UPWARDS = ("nic", "leaf", "spine", "dcn")
 
 
 @dataclass
@@ -115,7 +116,7 @@ def _adjacent(cluster: Cluster) -> dict[str, dict[str, Link]]:
 
 def _levels(cluster: Cluster, adjacent: Mapping[str, Mapping[str, Link]]) -> dict[str, int]:
     """1 for NICs, more for the switches above them: hops from the nearest NIC, or from a device where that has none."""
-    upper = {n for n, kind in cluster.nodes.items() if kind == "switch" and any(link.kind in OUTWARD for link in adjacent[n].values())}
+    upper = {n for n, kind in cluster.nodes.items() if kind == "switch" and any(link.kind in _UPWARDS for link in adjacent[n].values())}
     level = {n: 1 for n, kind in cluster.nodes.items() if kind == "nic"}
     front = [*level, *(cluster.devices if not level else ())]
     height = 1

@@ -10,7 +10,6 @@ import numpy as np
 from .. import __version__
 from ..collecting import uncollected
 from ..cost.accuracy import accuracies, accuracy
-from ..cost.timing import slowdown
 from ..memory import MemoryPeak, memory_peaks
 from ..model.layers import attention_convention, model_flops
 from ..program.ops import CATEGORIES
@@ -216,12 +215,12 @@ def _transferred(run: Run) -> tuple[str, ...]:
 
 def _slowed(timeline: Timeline, run: Run, steps: int) -> tuple[str, ...]:
     """What compute loses to the transfers beside it, where the profile names a slow-down; the seconds are part of compute."""
-    kinds = {"collective": "a collective", "network": "one between servers", "p2p": "a message"}
-    factors = {kind: x for kind, x in slowdown(run.profile).items() if x and (kind != "network" or "overlap.slowdown.network" in run.profile.numbers)}
-    if not factors:
+    keys = {kind: f"overlap.slowdown.{kind}" for kind in ("collective", "p2p")}
+    factors = {kind: run.profile.numbers[key].value for kind, key in keys.items() if key in run.profile.numbers}
+    if not any(factors.values()):
         return ()
     lost = float(timeline.meta.get("slowed_s", 0.0)) / steps
-    words = " and ".join(f"{1 + x:g} times as long beside {kinds[kind]}" for kind, x in factors.items())
+    words = " and ".join(f"{1 + x:g} times as long beside a {'message' if kind == 'p2p' else kind}" for kind, x in factors.items() if x)
     return (f"compute takes {words} of its rank: {format_seconds(lost)} of the compute of a mean rank and step",)
 
 

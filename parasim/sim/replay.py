@@ -168,7 +168,7 @@ class Replay:
     def _collective(self, stream: Stream, i: int, route: Route, number: int, beside: tuple[int, ...]) -> None:
         """Meet the others; the last to come moves the bytes. That slows the compute of the ranks `beside`."""
         stream.pending, stream.began = 1, inf
-        flight = Flight(stream, route.moves, i, "network" if route.between else "collective", beside)
+        flight = Flight(stream, route.moves, i, "collective", beside)
         if len(route.present) > 1:  # else all members do what this one does
             met = stream.rank.met
             key = (number, met[number])

@@ -15,7 +15,7 @@ from ..cost.profile import Profile
 from ..cost.timing import op_seconds, seconds
 from ..program.ops import COMPUTE, P2P, Collective, Compute, Kernel, Msg, Op
 from ..program.workload import Program
-from ..topology.cluster import OUTWARD, Accelerator
+from ..topology.cluster import Accelerator
 from .fold import Fold, LoadKey, kind_of
 from .network import Path
 from .traffic import Size, Traffic, collective_size, message_key
@@ -36,14 +36,12 @@ class Move(NamedTuple):
 
 
 class Route(NamedTuple):
-    """How a rank's collective runs: its group, what it moves, the representatives that must meet, bytes that this rank sends; whether any go
-    between servers."""
+    """How a rank's collective runs: its group, what it moves, the representatives that must meet, bytes that this rank sends."""
 
     group: str
     moves: tuple[Move, ...]
     present: tuple[int, ...]
     sent: float
-    between: bool = False
 
 
 class Message(NamedTuple):
@@ -182,13 +180,8 @@ class Pricer:
         if key not in self._shared:
             plan = self.traffic.timed_collective(op, size, ranks)
             kind = kind_of(self.traffic.structure(op, size), ranks, self.fold.colour, ordered=False)
-            self._shared[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank, self._between(plan))
+            self._shared[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank)
         return self._shared[key]
-
-    def _between(self, plan: CollectivePlan) -> bool:
-        """Does the network between servers carry any of it?"""
-        links = self.traffic.cluster.links
-        return any(links[link].kind in OUTWARD for phase in plan.phases for link, _ in phase.weights)
 
     def _message(self, rank: int, c: int, program: Program, m: Msg, sending: bool) -> Message:
         other = int(self.traffic.workload.peers[m.peer][rank])

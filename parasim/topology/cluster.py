@@ -25,7 +25,6 @@ Floats = NDArray[np.float64]
 MANY = 512  # pairs from which columns of routes pay
 NODE_KINDS = ("gpu", "chip", "nic", "pcie", "cpu", "switch")
 LINK_KINDS = ("scale_up", "nic", "leaf", "spine", "pcie", "ici", "dcn", "host")
-OUTWARD = ("nic", "leaf", "spine", "dcn")  # kinds of the network between servers
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .cluster import OUTWARD, Cluster
+from .cluster import Cluster
+
+OUTWARD = ("nic", "leaf", "spine", "dcn")
 
 
 class Rung(NamedTuple):

@@ -78,13 +78,3 @@ def test_copies_slow_no_compute() -> None:
     assert reported(run, slow).step_time == pytest.approx(reported(run, plain).step_time, rel=1e-12)
     run = run_of(pieces=8)
     assert reported(run, slow).step_time > reported(run, plain).step_time
-
-
-def test_collectives_between_servers_have_a_slow_down_of_their_own() -> None:
-    tree = LARGE | {"devices": 16, "parallel": {"tp": 1}, "batch": {"global": 16, "micro": 1, "sequence": 2048}, "zero": {"stage": 2}}
-    run = build(tree)
-    number = lambda x: Number(x, "1", "test", "assumed")  # noqa: E731
-    inside, outside = "overlap.slowdown.collective", "overlap.slowdown.network"
-    both, none, quiet = (Profile("p", "nccl", n) for n in ({inside: number(0.3)}, {inside: number(0.3), outside: number(0.0)}, {}))
-    assert reported(run, none).step_time == pytest.approx(reported(run, quiet).step_time, rel=1e-12)
-    assert reported(run, none).step_time < reported(run, both).step_time

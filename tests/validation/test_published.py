@@ -17,8 +17,8 @@ from validation import ledger
 from validation.__main__ import app
 from validation.cache import Cache, answer, task_of
 from validation.fit import Problem, Solution, _recipe, cross_validated
-from validation.predict import DATA, _shortened, prepare
-from validation.rows import read_rows, to_case
+from validation.predict import DATA, Fastest, _shortened, prepare
+from validation.rows import NotModelled, read_rows, to_case
 
 FIT = DATA / "fit"
 RUNNER = CliRunner()
@@ -100,6 +100,35 @@ def test_many_microbatches_from_two_shorter_steps() -> None:
     assert [tree["batch"]["global"] for tree in short] == [5, 7] and more == 13  # 5 + (1 + 13) 2 = 33
     profile = load_profile("a100-megatron")
     assert prepare(run).values(profile)["step_time_s"] == pytest.approx(_whole(run, profile), rel=1e-9)
+
+
+def test_of_microbatches_that_are_not_published_the_fastest_that_fits() -> None:
+    row = next(read_rows(FIT / "vtrain_single.jsonl"))
+    run = to_case(row | {"strategy": row["strategy"] | {"tp": 1, "pp": 1, "dp": 1, "global_batch": 4}, "cluster": row["cluster"] | {"devices": 1}}).run
+    profile = load_profile("a100-megatron")
+
+    def values(micro: Any, **more: Any) -> dict[str, float]:
+        return prepare({**run, **more, "batch": {**run["batch"], "micro": micro}}).values(profile)
+
+    alone = {n: values(n) for n in (1, 2, 4)}
+    fastest = min(alone, key=lambda n: alone[n]["step_time_s"])
+    assert fastest > 1 and values([1, 2, 4]) == alone[fastest]
+    with pytest.raises(NotModelled, match="micro"):
+        values([3, 8])
+
+
+def test_what_does_not_fit_is_not_the_fastest() -> None:
+    class Fixed:
+        def __init__(self, step: float, peak: float) -> None:
+            self.found, self.capacity = {"step_time_s": step, "peak_memory_bytes": peak}, 80e9
+
+        def values(self, profile: Any) -> dict[str, float]:
+            return self.found
+
+    profile = load_profile("a100-megatron")
+    runs: Any = (Fixed(3.0, 40e9), Fixed(2.0, 70e9), Fixed(1.0, 90e9))
+    assert Fastest(runs).values(profile)["step_time_s"] == 2.0
+    assert Fastest(runs[2:]).values(profile)["step_time_s"] == 1.0  # nothing fits: what there is
 
 
 def _whole(run: Any, profile: Any) -> float:

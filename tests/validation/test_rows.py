@@ -51,9 +51,12 @@ def test_layer_times_are_of_one_microbatch() -> None:
 
 def test_what_a_source_does_not_print_is_assumed_and_said() -> None:
     case = to_case(rows("megatron_readme_h100")["megatron_readme_h100-0001"])
-    assert case.run["batch"]["micro"] == 4 and case.run["dp"]["mode"] == "bucketed"
+    assert case.run["batch"]["micro"] == [1, 2, 4] and case.run["dp"]["mode"] == "bucketed"
     assert case.run["zero"] == {"stage": 1, "overlap_gather": True}  # it prints "overlap: ... param-gather"
-    assert any("user buffers" in note for note in case.assumptions)
+    assert case.run["tensor"] == {"sequence_parallel": True, "user_buffers": True}  # and "TP userbuffers"
+    wide = change(rows("megatron_readme_h100")["megatron_readme_h100-0001"], "strategy", tp=16, dp=6)
+    far = to_case(wide)  # over two servers, which buffers do not reach
+    assert far.run["tensor"]["user_buffers"] is False and any("not through user buffers" in note for note in far.assumptions)
     assert any("micro-batch" in note for note in case.assumptions) and any("recompute" in note for note in case.assumptions)
 
 
@@ -93,7 +96,8 @@ def test_nanotron_deals_out_layers_by_cost() -> None:
 
 def test_a_sequence_that_is_not_published_is_the_usual_one() -> None:
     v100 = change(rows("megatron_sc21")["megatron_sc21-0000"], "cluster", accelerator="V100-32GB-SXM3")
-    for row, tokens in ((v100, 1024), (rows("megatron_sc21")["megatron_sc21-0000"], 2048)):
+    old = {**rows("megatron_sc21")["megatron_sc21-0000"], "id": "megatron_2020_tables-0004"}  # as that study trained
+    for row, tokens in ((v100, 1024), (old, 1024), (rows("megatron_sc21")["megatron_sc21-0000"], 2048)):
         case = to_case({**row, "sequence": None})
         assert case.run["batch"]["sequence"] == tokens and f"sequence not published: {tokens}" in case.assumptions
 
