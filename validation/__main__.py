@@ -11,6 +11,7 @@ from parasim.errors import ParasimError
 from .bench import bench
 from .collectives import collectives
 from .equality import equality
+from .errors import errors
 from .fit import fit
 from .job import job
 from .lab.command import lab
@@ -21,7 +22,7 @@ from .published import published
 from .search import search
 from .tpu import tpu
 
-COMMANDS = (published, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, lab, search)
+COMMANDS = (published, errors, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, lab, search)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

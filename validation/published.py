@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,7 +50,7 @@ def published(
         if json_path is not None:
             _write(json_path, tree)
     if plot is not None:
-        _plot(plot, tree["rows"])
+        draw(plot, tree["rows"])
     if not tree["passed"]:
         raise typer.Exit(1)
 
@@ -79,14 +79,15 @@ def _print(tree: dict[str, Any], max_error: float | None, quiet: bool) -> None:
 FIGURES, FORMS = ("median_abs_error", "bias", "p90_abs_error", "flat_mfu_median"), (".1%", "+.1%", ".1%", ".1%")
 
 
-def _plot(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+def draw(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Predicted over measured step times as a picture. Raises Malformed where it cannot be written."""
     from parasim.plots import parity
 
     shown = [row for row in rows if row["quantity"] == STEP and not row["refused"]]
     try:
         parity([(row["source"], row["measured"], row["predicted"]) for row in shown], "s").savefig(path, dpi=150)
     except (OSError, ValueError) as error:
-        raise Malformed(f"--plot {path}: cannot be written: {error}") from None
+        raise Malformed(f"{path}: cannot be written: {error}") from None
 
 
 def _write(path: Path, tree: dict[str, Any]) -> None:
