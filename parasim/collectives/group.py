@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +18,16 @@ from ..topology.rings import rings
 Rings = tuple[tuple[str, ...], ...]
 
 
+NONE: Mapping[int, float] = MappingProxyType({})
+
+
 class Round(NamedTuple):
     """A part of a collective that moves all its bytes at one pace.
 
     `steps` serial steps of the algorithm, `across` of them between servers, `latency` the sum of the route latencies on its longest
     chain of dependent messages (s), `weights[link]` bytes on that link and `sent` mean bytes leaving a rank, both per byte of the
     collective's buffer. `hidden`: the latency passes while bytes move, so that the longer of the two holds instead of their sum.
+    `flows[link]`: messages that cross a link at once, where they are more than one; links are shared by flows, not by collectives.
     """
 
     steps: int
@@ -31,6 +36,7 @@ class Round(NamedTuple):
     sent: float
     hidden: bool = False
     across: int = 0
+    flows: Mapping[int, float] = NONE
 
 
 @dataclass(frozen=True)
@@ -107,13 +113,15 @@ class Group:
     def round(self, flows: Sequence[tuple[str, str, float]]) -> Round:
         """One step in which the messages (from, to, part of the buffer) travel at once."""
         used = [(a, b) for a, b, part in flows if part]
-        return Round(1, max(self.hops(used), default=0.0), self.loads(flows), sum(part for _, _, part in flows) / self.size)
+        latency, sent = max(self.hops(used), default=0.0), sum(part for _, _, part in flows) / self.size
+        return Round(1, latency, self.loads(flows), sent, flows=self.loads((a, b, 1.0) for a, b in used))
 
     def everyone(self) -> Round:
         """One step in which every member sends 1/n to every other: (n-1)/n per rank."""
         n = self.size
         crossings, pairs = self.cluster.exchange(self.members)
-        return Round(1, max(self.hop(a, b) for a, b in pairs), {link: count / n for link, count in crossings.items()}, (n - 1) / n)
+        weights = {link: count / n for link, count in crossings.items()}
+        return Round(1, max(self.hop(a, b) for a, b in pairs), weights, (n - 1) / n, flows=crossings)
 
     def blocks(self) -> list[list[str]]:
         """The members by server, servers in order of first appearance, axis order inside."""

@@ -254,9 +254,10 @@ def _small(at: str, per_byte: float, steps: int, profile: Profile) -> float | No
 
 
 def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float64]) -> Phase:
-    """A Round for one byte of the buffer. Progress counts the bytes on the link that is tightest when the network is free (weight 1).
+    """A Round for one byte of the buffer. Progress counts the bytes of one of its flows on the link that is tightest when the network is free.
 
-    So transfers that share a link they are held up by get equal bytes/s there, however many bytes a collective puts on it per byte of buffer.
+    So flows that share a link they are held up by get equal bytes/s there: a collective as many shares as it has messages on it at once, however
+    many bytes it puts on it per byte of buffer.
     """
     if not r.weights:
         return Phase(latency, 0.0, ())
@@ -265,7 +266,8 @@ def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float
     order = np.argsort(index)
     index, weights = index[order], weights[order]
     busy = weights / capacities[index]
-    tightest = float(weights[np.argmax(busy)] if busy.any() else weights.max())
+    at = int(np.argmax(busy)) if busy.any() else int(np.argmax(weights))
+    tightest = float(weights[at]) / max(1.0, r.flows.get(int(index[at]), 1.0))
     return Phase(latency, tightest / factor, tuple(zip(index.tolist(), (weights / tightest).tolist(), strict=True)))
 
 

@@ -95,12 +95,13 @@ def test_sharers_of_a_port_get_half_and_others_all():
     assert ends(workload([(0, 1, S), (1, 0, S)]), cluster, PAIR, ["pp.0", "pp.1"]) == pytest.approx([S / 1e8] * 2)  # full duplex
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "all_to_all"])
-def test_a_message_beside_a_collective_gets_half_of_the_port(op):
-    """Whatever the collective puts on the port per byte of its buffer: both move bytes at B/2 until the message ends."""
+@pytest.mark.parametrize(("op", "flows"), [("all_reduce", 1), ("all_gather", 1), ("all_to_all", 3)])
+def test_a_message_beside_a_collective_gets_the_share_of_a_flow(op, flows):
+    """Whatever the collective puts on the port per byte of its buffer: a ring has one flow there, an exchange one to each of the three others, and
+    all flows move bytes at the same rate until the message ends."""
     cluster, size = hosts(rate=1e8), S // 8
     (message,) = ends(workload([(0, 1, size)], [(op, [0, 1, 2, 3], 4 * S)]), cluster, PAIR, ["pp.0"])
-    assert message == pytest.approx(2 * size / 1e8, rel=1e-9)
+    assert message == pytest.approx((1 + flows) * size / 1e8, rel=1e-9)
 
 
 def test_a_nic_shared_by_several_devices():
@@ -114,12 +115,13 @@ def test_a_nic_shared_by_several_devices():
 
 
 def test_data_parallel_pipeline_and_expert_traffic_at_once():
-    """An all-reduce, a message and an all-to-all leave the port of rank 0 with B/3 each; bytes and time add up at the port."""
+    """An all-reduce and a message leave the port of rank 0 with B/5 each, the three flows of an all-to-all with the rest; bytes and time add up there."""
     cluster = hosts(rate=1e8)
     collectives = [("all_reduce", [0, 1, 2, 3], S), ("all_to_all", [0, 1, 2, 3], 2 * S)]
     all_reduce, all_to_all, message = ends(workload([(0, 1, S)], collectives), cluster, PAIR, ["dp.0", "dp.1", "pp.0"])
-    assert message == pytest.approx(3 * S / 1e8, rel=1e-9)  # 1.5 S, S and 1.5 S at a third each: the message ends first
-    assert all_reduce == all_to_all == pytest.approx(4 * S / 1e8, rel=1e-9)  # then half each for the 0.5 S left of both
+    assert all_to_all == pytest.approx(2.5 * S / 1e8, rel=1e-9)  # its 1.5 S at 3/5 B
+    assert message == pytest.approx(3.5 * S / 1e8, rel=1e-9)  # of its S are 0.5 S left then, at B/2
+    assert all_reduce == pytest.approx(4 * S / 1e8, rel=1e-9)  # of its 1.5 S are 0.5 S left then: 4 S have passed in all
 
 
 def slow(x):

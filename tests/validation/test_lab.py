@@ -222,7 +222,12 @@ def test_the_gate_holds_its_limits() -> None:
     assert gate([_verdict("star-all-reduce-4M", 1.03)]).holds
     assert "single collectives of 4" in gate([_verdict("star-all-reduce-4M", 1.06)]).faults[0]
     assert gate([_verdict("2x4-all-reduce-4M", 1.06)]).holds
-    assert "too noisy" in gate([_verdict("star-1f1b", 1.0, spread=0.04)]).faults[0]
+    noisy = _verdict("star-1f1b", 1.0, spread=0.04)
+    assert "too noisy" in gate([noisy]).faults[0]
+    many = [_verdict("star-zb-v", 1.01)] * 19
+    left = gate([*many, noisy])  # one of twenty: left out, and said
+    assert left.holds and len(left.refused) == 1 and "too noisy" in left.refused[0]
+    assert not gate([*many, noisy, noisy]).holds
 
 
 def test_what_sleeping_threads_and_the_hypervisor_say_is_heard() -> None:

@@ -17,6 +17,7 @@ STEP_MEDIAN, STEP_WORST = 0.015, 0.05  # of the measured step
 START_MEDIAN = 0.01  # mean error of the start of an op, of the measured step
 SINGLE = ((4, 0.04), (8, 0.08))  # (ranks up to, error) of single collectives of SINGLE_BYTES or more
 SINGLE_BYTES = 1e6
+NOISY = 0.05  # of the judged cases may be refused as too noisy
 SPREAD = 0.03  # largest - smallest repetition over the median: beyond, a case says nothing
 OVERSLEPT = 5e-3  # seconds late that a sleeping thread of real-time priority was woken once: something held up the processors
 STOLEN = 0.02  # of the processors' time, taken by the hypervisor
@@ -118,10 +119,11 @@ def disturbance(repetition: Repetition) -> str:
 
 @dataclass(frozen=True)
 class Gate:
-    """What the judged cases come to, and every limit that is exceeded; the cases that could not be judged."""
+    """What the judged cases come to, and every limit that is exceeded; the cases that could not be judged, faults where they are more than NOISY."""
 
     lines: tuple[str, ...]
     faults: tuple[str, ...]
+    refused: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -130,7 +132,7 @@ class Gate:
 
 
 def gate(verdicts: Sequence[Verdict]) -> Gate:
-    """Hold the limits against all verdicts; those that are only reported are left out, those too noisy to judge are faults."""
+    """Hold the limits against all verdicts; those that are only reported are left out, and those too noisy to judge, of which there may be few."""
     judged = [v for v in verdicts if v.judged]
     noisy = [f"{v.case.name}: too noisy to judge (spread {v.spread:.1%}, {len(v.disturbed)} of {len(v.repetitions)} disturbed)" for v in judged if not v.quiet]
     steps = [v for v in judged if isinstance(v.case, Case) and v.quiet]
@@ -154,7 +156,8 @@ def gate(verdicts: Sequence[Verdict]) -> Gate:
             check = (f"single collectives of {ranks} ranks, worst", abs(worst.error), limit, worst.case.name)
             lines.append(_line(*check))
             faults += [_line(*check)] if check[1] > check[2] else []
-    return Gate(tuple(lines), (*faults, *noisy))
+    many = len(noisy) > NOISY * len(judged)
+    return Gate(tuple(lines), (*faults, *(noisy if many else ())), () if many else tuple(noisy))
 
 
 def _line(what: str, value: float, limit: float, where: str) -> str:

@@ -27,7 +27,7 @@ def results(found: Found) -> dict[str, Any]:
         "machine": {"kernel": platform.release(), "processors": os.cpu_count(), "load": os.getloadavg()},
         "cases": [v.to_json() for v in found.verdicts],
         "failed": found.failed,
-        "gate": {"holds": held.holds, "lines": list(held.lines), "faults": list(held.faults)},
+        "gate": {"holds": held.holds, "lines": list(held.lines), "faults": list(held.faults), "refused": list(held.refused)},
         "controls": {name: {"fails": not gate.holds, "faults": list(gate.faults)} for name, gate in found.controls.items()},
         "fitted": {
             name: {key: {"value": n.value, "unit": n.unit} for key, n in sorted(profile.numbers.items()) if n.status == "fitted"}

@@ -204,6 +204,8 @@ def _told(found: Found) -> None:
         typer.echo(f"\nspread of repetitions: median {spreads[len(spreads) // 2]:.2%}, worst {spreads[-1]:.2%}")
     for line in held.lines:
         typer.echo(f"{'MISS' if line in held.faults else 'ok  '} {line}")
+    for refused in held.refused:
+        typer.echo(f"left {refused}")
     for fault in held.faults:
         if fault not in held.lines:
             typer.echo(f"MISS {fault}")
