@@ -47,6 +47,7 @@ docs: $(VENV)/.docs-installed
 validate: $(VENV)/.test-installed
 	$(PY) -m validation published $(FIT)
 	$(PY) -m validation numeric
+	$(PY) -m validation tables tests/data/schedules/torch
 	$(PY) -m validation search
 	$(PY) -m validation equality
 

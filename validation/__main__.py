@@ -20,9 +20,10 @@ from .network import network
 from .numeric import numeric
 from .published import published
 from .search import search
+from .tables import tables
 from .tpu import tpu
 
-COMMANDS = (published, errors, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, lab, search)
+COMMANDS = (published, errors, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, tables, lab, search)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Annotated, Any
 
 import typer
@@ -255,6 +256,33 @@ CASES: dict[str, Case] = {
     "moe-ep2-tp2-sp": Case(MOE, Degrees(tp=2, dp=2, ep=2), blocks=SP),
     "moe-ep2-pp2-zb-h1": Case(DEEPSEEK, Degrees(dp=2, ep=2, pp=2), 4, schedule="zb-h1"),
 }
+
+
+SEVERAL = ("interleaved-1f1b", "looped-bfs", "zb1p-interleaved", "zb-v", "v-half", "dualpipe", "dualpipe-v")  # schedules of two stages per rank
+TWICE = ("dualpipe", "dualpipe-v")  # defined from twice as many microbatches as ranks on
+
+
+def _every() -> dict[str, Case]:
+    """Every schedule on 2 and 4 ranks with 4 and 8 microbatches where it is defined, but for what stands above; the forms of data and tensor parallelism
+    on 2 and 4 ranks alike."""
+    have = {(c.schedule, c.degrees, c.microbatches) for c in CASES.values() if isinstance(c.model, Mlp) and not c.blocks}
+    out: dict[str, Case] = {}
+    for schedule, ranks, m in product(SCHEDULES, (2, 4), (4, 8)):
+        case = Case(DEEP, Degrees(pp=ranks), m, schedule=schedule, chunks=2 if schedule in SEVERAL else 1)
+        if (schedule, case.degrees, m) not in have and not (schedule in TWICE and m < 2 * ranks):
+            out[f"pp{ranks}-{schedule}-m{m}"] = case
+    return out | {
+        "dp2-per-parameter": Case(MLP, Degrees(dp=2), blocks=_data("per-parameter")),
+        "dp4-naive": Case(MLP, Degrees(dp=4), blocks=_data("naive")),
+        "dp4-flat": Case(MLP, Degrees(dp=4), blocks=_data("flat")),
+        "dp4-bucketed": Case(MLP, Degrees(dp=4), blocks=_data("bucketed")),
+        "dp4-zero1": Case(MLP, Degrees(dp=4), blocks=_data("bucketed", 1, 4)),
+        "tp4": Case(MLP, Degrees(tp=4)),
+        "tp2-columns": Case(MLP, Degrees(tp=2), blocks=COLUMNS),
+    }
+
+
+CASES |= _every()
 
 
 @dataclass(frozen=True)
