@@ -13,7 +13,7 @@ from validation.tables import run, select, workload
 
 FOLDER = Path(__file__).parents[1] / "data" / "schedules" / "torch"
 SAMPLE = {
-    2: ["GPipe_p2_v1_m4.compute.csv", "1F1B_p2_v1_m4.compute.fixed.csv", "Interleaved1F1B_p2_v2_m4.comms.csv", "Interleaved1F1B_p2_v1_m2.comms_defer.csv"],
+    2: ["GPipe_p2_v1_m2.compute.csv", "1F1B_p2_v1_m4.compute.fixed.csv", "Interleaved1F1B_p2_v2_m4.comms.csv", "Interleaved1F1B_p2_v1_m2.comms_defer.csv"],
     4: ["InterleavedZeroBubble_p4_v2_m6.comms.csv", "ZBVZeroBubble_p4_v2_m8.compute.csv", "LoopedBFS_p4_v2_m8.comms_defer.csv", "DualPipeV_p4_v2_m8.comms.csv"],
 }
 
