@@ -1,6 +1,6 @@
-"""What `bench` times, and how: every case in a process of its own, which does the same a few times and prints the medians.
+"""What `bench` times, and how: every run of a case in a process of its own; medians count.
 
-python -m validation.bench_cases '{"keys": {...}, "repeats": 5, "fuse": true}'
+python -m validation.bench_cases '{"keys": {...}, "fuse": true, "folding": true}'
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ DEEPSEEK = {
     "pipeline": {"schedule": "dualpipe", "layers": {"first": 3, "last": 2}},
     "zero": {"stage": 1},
 }
-LONG = 20.0  # CPU seconds after which a case is not run again
+LONG = 30.0  # seconds after which a case is not run again
 LADDER = (64, 512, 4096, 16384, 131072)
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 
@@ -90,10 +90,16 @@ class Took:
 
 
 def took(keys: Mapping[str, Any], repeats: int, *, fuse: bool = True, folding: bool = True, seconds: float = 1200.0) -> Took:
-    """The case in a fresh process, for so many wall seconds at most (`subprocess.TimeoutExpired`)."""
-    asked = json.dumps({"keys": keys, "repeats": repeats, "fuse": fuse, "folding": folding})
-    out = subprocess.run([sys.executable, "-m", __name__, asked], check=True, capture_output=True, text=True, timeout=seconds, env=environment())
-    return Took(**json.loads(out.stdout))
+    """Medians over `repeats` fresh processes, as a command is one, each for so many wall seconds at most (`subprocess.TimeoutExpired`); fewer where
+    they take long."""
+    asked = json.dumps({"keys": keys, "fuse": fuse, "folding": folding})
+    rows: list[Took] = []
+    began = time.monotonic()
+    while len(rows) < repeats and (not rows or time.monotonic() - began < LONG):
+        out = subprocess.run([sys.executable, "-m", __name__, asked], check=True, capture_output=True, text=True, timeout=seconds, env=environment())
+        rows.append(Took(**json.loads(out.stdout)))
+    middle = {name: statistics.median(getattr(row, name) for row in rows) for name in ("load", "lowering", "engine", "report", "wall", "rss")}
+    return replace(rows[0], runs=len(rows), **{**middle, "rss": int(middle["rss"])})
 
 
 def environment() -> dict[str, str]:
@@ -117,29 +123,23 @@ def medians(job: Callable[[], tuple[float, ...]], repeats: int) -> tuple[float, 
     return tuple(statistics.median(column) for column in zip(*(job() for _ in range(repeats)), strict=True))
 
 
-def measure(keys: Mapping[str, Any], repeats: int, *, fuse: bool, folding: bool) -> Took:
-    """The case in this process."""
-    rows: list[list[float]] = []
-    rss = 0  # of one run: later ones find what earlier ones left
-    began = time.process_time()
-    while len(rows) < repeats and (not rows or time.process_time() - began < LONG):
-        marks = [time.process_time()]
-        run = build(keys)
-        marks.append(time.process_time())
-        workload = lower(run.plan)
-        marks.append(time.process_time())
-        clock = time.perf_counter()
-        timeline = simulate(workload, run.cluster, run.profile, fold=folding, fuse=fuse)
-        wall = time.perf_counter() - clock
-        marks.append(time.process_time())
-        report = summarize(timeline, run)
-        marks.append(time.process_time())
-        rss = rss or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        rows.append([*(b - a for a, b in pairwise(marks)), wall])
-    load, lowering, engine, reporting, wall = (statistics.median(column) for column in zip(*rows, strict=True))
+def measure(keys: Mapping[str, Any], *, fuse: bool, folding: bool) -> Took:
+    """The case in this process, once."""
+    marks = [time.process_time()]
+    run = build(keys)
+    marks.append(time.process_time())
+    workload = lower(run.plan)
+    marks.append(time.process_time())
+    clock = time.perf_counter()
+    timeline = simulate(workload, run.cluster, run.profile, fold=folding, fuse=fuse)
+    wall = time.perf_counter() - clock
+    marks.append(time.process_time())
+    report = summarize(timeline, run)
+    marks.append(time.process_time())
+    load, lowering, engine, reporting = (b - a for a, b in pairwise(marks))
     return Took(
-        len(rows), load, lowering, engine, reporting, wall, events=int(timeline.meta["events"]), ranks=report.world, classes=int(timeline.meta["classes"]),
-        rss=rss, step=report.step_time, blamed=_blamed(report),
+        1, load, lowering, engine, reporting, wall, events=int(timeline.meta["events"]), ranks=report.world, classes=int(timeline.meta["classes"]),
+        rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, step=report.step_time, blamed=_blamed(report),
     )  # fmt: skip
 
 
@@ -154,4 +154,4 @@ def _blamed(report: Report) -> str:
 
 if __name__ == "__main__":
     asked = json.loads(sys.argv[1])
-    sys.stdout.write(json.dumps(vars(measure(asked["keys"], asked["repeats"], fuse=asked["fuse"], folding=asked["folding"]))))
+    sys.stdout.write(json.dumps(vars(measure(asked["keys"], fuse=asked["fuse"], folding=asked["folding"]))))
