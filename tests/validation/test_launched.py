@@ -47,7 +47,7 @@ def test_two_processes_of_torchrun(tmp_path) -> None:
     done = subprocess.run([*launch, *asked], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "errors.json").read_text())["rows"]
-    assert [row["case"] for row in rows] == ["pp2-1f1b", "dp2-bucketed"]
+    assert [row["case"] for row in rows] == ["pp2-1f1b", "dp2-bucketed", "dp2-zero3"]
     for row in rows:
         measured = Timeline.load(tmp_path / f"{row['case']}-measured.npz")
         assert measured.meta["world"] == 2 and row["measured_s"] == measured.meta["makespans_s"][1]
