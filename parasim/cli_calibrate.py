@@ -12,12 +12,19 @@ app = typer.Typer(no_args_is_help=True, help="Measure this machine and write a p
 Out = Annotated[Path, typer.Option(help="The profile to write.")]
 AcceleratorName = Annotated[str | None, typer.Option(help="Whose datasheet the device has; without one, the peaks of a processor are measured too.")]
 Seconds = Annotated[float, typer.Option(help="Time to measure for; a second run goes on with the samples beside --out.")]
+ClusterName = Annotated[str, typer.Option(help="Where it ran: catalog name or file.")]
 SetOfSizes = Annotated[str | None, typer.Option(help="tiny, small or large; default: small on a processor, large on a GPU.")]
 DtypeName = Annotated[str | None, typer.Option(help="bf16, fp16 or fp32; default: fp32 on a processor, bf16 on a GPU.")]
 
 
 def _tell(text: str) -> None:
     typer.echo(text, err=True)
+
+
+def _from_files(form: str, paths: list[Path], cluster: str, out: Path) -> None:
+    from .calibrating import calibrate_files
+
+    typer.echo(calibrate_files(form, paths, cluster, out))
 
 
 @app.command("kernels")
@@ -51,34 +58,28 @@ def calibrate_collectives(
 @app.command("nccl-tests")
 def calibrate_nccl_tests(
     logs: Annotated[list[Path], typer.Argument(metavar="LOG...", help="Logs or JSON reports of nccl-tests.")],
-    cluster: Annotated[str, typer.Option(help="Where they ran: catalog name or file.")],
+    cluster: ClusterName,
     out: Out,
 ) -> None:
     """Fit latency and bandwidth per op to nccl-tests."""
-    from .calibrating import calibrate_files
-
-    typer.echo(calibrate_files("nccl-tests", logs, cluster, out))
+    _from_files("nccl-tests", logs, cluster, out)
 
 
 @app.command("kineto")
 def calibrate_kineto(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Traces of torch.profiler, one per rank.")],
-    cluster: Annotated[str, typer.Option(help="Where the job ran: catalog name or file.")],
+    cluster: ClusterName,
     out: Out,
 ) -> None:
     """Fit rates of kernels (traces with record_shapes=True), latency and bandwidth of collectives to a traced job."""
-    from .calibrating import calibrate_files
-
-    typer.echo(calibrate_files("kineto", traces, cluster, out))
+    _from_files("kineto", traces, cluster, out)
 
 
 @app.command("chakra")
 def calibrate_chakra(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Chakra execution traces, one per rank: NAME.<rank>.et.")],
-    cluster: Annotated[str, typer.Option(help="Where the job ran: catalog name or file.")],
+    cluster: ClusterName,
     out: Out,
 ) -> None:
     """List bytes and groups of collectives; fit rates of kernels, latency and bandwidth of collectives to a traced job."""
-    from .calibrating import calibrate_files
-
-    typer.echo(calibrate_files("chakra", traces, cluster, out))
+    _from_files("chakra", traces, cluster, out)

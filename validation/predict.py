@@ -40,8 +40,7 @@ class Fastest:
     def values(self, profile: Profile) -> dict[str, float]:
         """Those of the fastest."""
         found = [run.values(profile) for run in self.runs]
-        held = [run.capacity for run in self.runs]
-        fit = [f for f, room in zip(found, held, strict=True) if f.get("peak_memory_bytes", 0.0) <= room]
+        fit = [f for f, run in zip(found, self.runs, strict=True) if f.get("peak_memory_bytes", 0.0) <= run.capacity]
         return min(fit or found, key=lambda f: f["step_time_s"])
 
 

@@ -87,11 +87,12 @@ def _batch(row: Tree, degrees: Tree, notes: list[str]) -> dict[str, Any]:
     replica = int(total) // dp
     if micro is None and count and replica % int(count) == 0:
         micro = replica // int(count)
-    elif micro is None:
-        micro = [n for n in MICRO if replica % n == 0] or [1]
-        notes.append(f"micro-batch not published: of {', '.join(map(str, micro))} the fastest that fits" if len(micro) > 1 else "micro-batch not published: 1")
-        micro = micro if len(micro) > 1 else micro[0]
-    return {"global": int(total), "micro": micro if isinstance(micro, list) else int(micro), "sequence": int(row["sequence"])}
+    out: dict[str, Any] = {"global": int(total), "micro": micro and int(micro), "sequence": int(row["sequence"])}
+    if micro is None:
+        some = [n for n in MICRO if replica % n == 0] or [1]
+        notes.append(f"micro-batch not published: of {', '.join(map(str, some))} the fastest that fits" if len(some) > 1 else "micro-batch not published: 1")
+        out["micro"] = some if len(some) > 1 else some[0]
+    return out
 
 
 def _precision(row: Tree, notes: list[str]) -> str:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from ..collectives.plan import CollectivePlan, plan, seconds, send
 from ..cost.profile import Profile
 from ..errors import Malformed
-from ..program.ops import Compute
 from ..program.workload import Workload
 from ..provenance import Number
 from ..timeline import Timeline
@@ -120,8 +119,9 @@ def measure(ranks: int, ops: tuple[str, ...], sizes: tuple[int, ...], count: int
     import torch.distributed as dist
 
     from .execution import Execution, Settings
+    from .payloads import given
 
-    settings = Settings("sleep", timeout, _given)
+    settings = Settings("sleep", timeout, given)
     first = dist.get_rank() == 0
     journal = _journal(kept, ranks, count) if first and kept is not None else None
     found: dict[tuple[str, int], list[list[float]]] = {key: [] for key in (*((op, n) for op in ops for n in sizes), SLEPT)}
@@ -179,10 +179,6 @@ def _workload(op: str, nbytes: int, ranks: int, count: int) -> Workload:
     if op == "p2p":
         return sweep.messages(ranks, nbytes, count, PAUSE)
     return sweep.collectives(op, ranks, nbytes, count, PAUSE)  # type: ignore[arg-type]
-
-
-def _given(_: int, op: Compute) -> float:
-    return float(op.kernels[0].dims[0])
 
 
 # ---- fitting

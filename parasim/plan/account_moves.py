@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..collectives.plan import plan, seconds, send
+from ..collectives.plan import seconds, send
 from ..cost.pricing import PRICES
 from ..cost.profile import Profile
 from ..program.ops import DTYPE_BYTES, P2P, Collective, Compute, Op
 from ..program.workload import Program, Workload
-from ..sim.traffic import collective_size
+from ..sim.traffic import collective_size, planned
 from ..topology.cluster import Cluster
 
 PASSES = {"F": "forward", "R": "again", "S": "step", "B": "backward", "I": "backward", "W": "backward"}
@@ -114,8 +114,7 @@ class Moves:
     def _collective(self, op: Collective) -> Row:
         size = collective_size(self.program, op)
         members = [self.cluster.devices[r] for r in self.workload.members(self.rank, op.group)]
-        shares = self.workload.loads[op.load] if op.load else None
-        made = plan(op.op, float(size.nbytes), members, self.cluster, self.profile, op.algorithm, root=op.root, shares=shares, copies=size.copies)
+        made = planned(op, size, members, self.workload, self.cluster, self.profile)
         width = DTYPE_BYTES[self.program.buffers[(op.writes or op.reads)[0].name].dtype] if op.writes or op.reads else 1
         sent = made.wire_bytes_per_rank
         return Row(1, sent, sent / width, seconds(made, self.cluster, self.profile), sent, Counter({op.op: 1}))

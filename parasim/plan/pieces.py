@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ..collectives.plan import CollectivePlan, capacity, send
-from ..collectives.plan import plan as collective_plan
 from ..collectives.plan import seconds as collective_seconds
 from ..config import Plan, Run
 from ..cost.timing import seconds as kernel_seconds
@@ -26,7 +25,7 @@ from ..parallel.layout import Batch, Degrees, Layout, Pipeline
 from ..parallel.mesh import Mesh
 from ..program.ops import P2P, Collective, Compute, Kernel, Msg, Op
 from ..program.workload import Workload, buffer_bytes
-from ..sim.traffic import collective_size
+from ..sim.traffic import collective_size, planned
 from .parts import FIRST, LAST, Beats, Price, by_part, kind, part_of, shallow, shortest, stage, templates, together
 from .parts_memory import rise, stored
 from .space import OVERLAPPED
@@ -204,9 +203,7 @@ class Pieces:
         if key not in self._plans:
             cluster, profile = self.run.cluster, self.run.profile
             members = [cluster.devices[r] for r in ranks]
-            self._plans[key] = collective_plan(
-                op.op, float(size.nbytes), members, cluster, profile, op.algorithm, root=op.root, shares=shares, copies=size.copies
-            )
+            self._plans[key] = planned(op, size, members, workload, cluster, profile)
         return self._plans[key]
 
     def pair(self, layout: Layout, forward: tuple[int, int], backward: tuple[int, int]) -> float:

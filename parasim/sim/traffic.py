@@ -7,7 +7,7 @@ one plan per set of ranks (of the largest size) tells what folding needs to know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -73,12 +73,9 @@ class Traffic:
         """The plan of `op` over `ranks`; with a `load` table member i of the group sends member j its part [i, j] of the larger buffer."""
         key = (op.op, op.algorithm, op.root, op.load, size, ranks)
         if key not in self._plans:
-            shares = self.workload.loads[op.load] if op.load else None
             members = [self.devices[r] for r in ranks]
             try:
-                self._plans[key] = plan(
-                    op.op, float(size.nbytes), members, self.cluster, self.profile, op.algorithm, root=op.root, shares=shares, copies=size.copies
-                )
+                self._plans[key] = planned(op, size, members, self.workload, self.cluster, self.profile)
             except Unreachable as error:
                 raise Unreachable(f"group {op.group} of ranks {_listed(ranks)} is partitioned ({op.op}): {error}") from error
         return self._plans[key]
@@ -243,3 +240,9 @@ def collective_size(program: Program, op: Collective) -> Size:
     read, written = nbytes(op.reads), nbytes(op.writes)
     copies = written / read if op.copies == "per_node" and read and written else 1.0
     return Size(max(read, written), copies)
+
+
+def planned(op: Collective, size: Size, members: Sequence[str], workload: Workload, cluster: Cluster, profile: Profile) -> CollectivePlan:
+    """The plan of `op`, of this size, over the devices `members`. Raises as `collectives.plan.plan` does."""
+    shares = workload.loads[op.load] if op.load else None
+    return plan(op.op, float(size.nbytes), members, cluster, profile, op.algorithm, root=op.root, shares=shares, copies=size.copies)
