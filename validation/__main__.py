@@ -8,6 +8,7 @@ import typer
 
 from parasim.errors import ParasimError
 
+from .ablation import ablation
 from .bench import bench
 from .collectives import collectives
 from .equality import equality
@@ -19,11 +20,12 @@ from .lecture import lecture
 from .network import network
 from .numeric import numeric
 from .published import published
+from .relative import relative
 from .search import search
 from .tables import tables
 from .tpu import tpu
 
-COMMANDS = (published, errors, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, tables, lab, search)
+COMMANDS = (published, ablation, errors, relative, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, tables, lab, search)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

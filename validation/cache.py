@@ -1,4 +1,7 @@
-"""Predictions of many cases: equal runs once, over processes, kept in a folder by content so that an interrupted table goes on where it was."""
+"""Predictions of many cases: equal runs once, over processes, kept in a folder by content so that an interrupted table goes on where it was.
+
+A run is lowered once for all the profiles and variants that it is asked with.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,25 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import parasim
 from parasim.cost.profile import load_profile
 from parasim.errors import ParasimError
 
-from .predict import prepare
+from .predict import Predictor, prepare
 from .row_model import NotModelled
+from .variants import AS_IT_IS, VARIANTS
 
 Answer = dict[str, Any]  # {"values": {quantity: SI}} or {"refused": reason}
-Task = tuple[str, str]  # the run as JSON, the profile's name or path
+
+
+class Task(NamedTuple):
+    """The run as JSON, the profile's name or path, and what of the model is taken away (a name of `variants.VARIANTS`)."""
+
+    run: str
+    profile: str
+    variant: str = AS_IT_IS
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class Cache:
 
     def path(self, task: Task) -> Path:
         """Where the answer of `task` is kept."""
-        content = json.dumps([task[0], repr(load_profile(task[1])), _program()])
+        content = json.dumps([task.run, repr(load_profile(task.profile)), task.variant, _program()])
         return self.folder / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
     def get(self, task: Task) -> Answer | None:
@@ -57,7 +68,7 @@ class Cache:
 def _program() -> str:
     """Digest of every source and data file of parasim and of its clusters: another program gives other answers."""
     root = Path(parasim.__file__).parent
-    shipped = [root, root.parent / "topologies", Path(__file__).with_name("predict.py")]
+    shipped = [root, root.parent / "topologies", *(Path(__file__).with_name(name) for name in ("predict.py", "variants.py"))]
     found = [p for place in shipped for p in ([place] if place.is_file() else sorted(place.rglob("*"))) if p.suffix in (".py", ".yaml")]
     digest = hashlib.sha256()
     for path in (p for p in found if "profiles" not in p.parts):
@@ -65,40 +76,55 @@ def _program() -> str:
     return digest.hexdigest()
 
 
-def task_of(run: Mapping[str, Any], profile: str) -> Task:
+def task_of(run: Mapping[str, Any], profile: str, variant: str = AS_IT_IS) -> Task:
     """Runs that differ in their names only are one."""
-    return json.dumps({**run, "name": "row", "model": {**run["model"], "name": "model"}}, sort_keys=True), profile
+    changed = VARIANTS[variant].run(run)
+    return Task(json.dumps({**changed, "name": "row", "model": {**changed["model"], "name": "model"}}, sort_keys=True), profile, variant)
 
 
 def predicted(tasks: Iterable[Task], kept: Cache, workers: int) -> dict[Task, Answer]:
     """The answers of `tasks`."""
     wanted = list(dict.fromkeys(tasks))
-    answers = {task: answer for task in wanted if (answer := kept.get(task)) is not None}
-    rest = [task for task in wanted if task not in answers]
-    for task, answer in _simulated(rest, workers):
-        answers[task] = answer
+    found = {task: answer for task in wanted if (answer := kept.get(task)) is not None}
+    runs: dict[str, list[Task]] = {}
+    for task in wanted:
+        if task not in found:
+            runs.setdefault(task.run, []).append(task)
+    for task, answer in _simulated(list(runs.values()), workers):
+        found[task] = answer
         kept.put(task, answer)
-    return answers
+    return found
 
 
-def _simulated(tasks: Sequence[Task], workers: int) -> Iterable[tuple[Task, Answer]]:
-    if workers <= 1 or len(tasks) < 4:
-        yield from ((task, answer(task)) for task in tasks)
+def _simulated(runs: Sequence[Sequence[Task]], workers: int) -> Iterable[tuple[Task, Answer]]:
+    if workers <= 1 or len(runs) < 4:
+        for tasks in runs:
+            yield from zip(tasks, answers(tasks), strict=True)
         return
     with ProcessPoolExecutor(workers) as pool:
-        running = {pool.submit(answer, task): task for task in tasks}
+        running = {pool.submit(answers, tasks): tasks for tasks in runs}
         for future in as_completed(running):
-            yield running[future], future.result()
+            yield from zip(running[future], future.result(), strict=True)
 
 
-def answer(task: Task) -> Answer:
-    """Predict one run; anything that goes wrong is its reason."""
-    run, profile = task
+def answers(tasks: Sequence[Task]) -> list[Answer]:
+    """Predict one run, which all of `tasks` have; anything that goes wrong is its reason."""
     try:
-        return {"values": prepare(json.loads(run)).values(load_profile(profile))}
-    except NotModelled as reason:
-        return {"refused": str(reason)}
-    except ParasimError as error:
-        return {"refused": " / ".join(str(error).splitlines())}
+        prepared = prepare(json.loads(tasks[0].run))
     except Exception as error:  # a row never stops the table; the defect is said instead
-        return {"refused": f"defect: {type(error).__name__}: {error}"}
+        return [_refused(error) for _ in tasks]
+    return [_answer(prepared, task) for task in tasks]
+
+
+def _answer(prepared: Predictor, task: Task) -> Answer:
+    variant = VARIANTS[task.variant]
+    try:
+        return {"values": prepared.values(variant.profile(load_profile(task.profile)), variant.simulate)}
+    except Exception as error:
+        return _refused(error)
+
+
+def _refused(error: Exception) -> Answer:
+    if isinstance(error, NotModelled | ParasimError):
+        return {"refused": " / ".join(str(error).splitlines())}
+    return {"refused": f"defect: {type(error).__name__}: {error}"}

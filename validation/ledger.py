@@ -28,15 +28,17 @@ def is_judge(path: Path) -> bool:
     return any(folder.name == "validation" and folder != here for folder in above)
 
 
-def enter(tree: Mapping[str, Any], paths: Sequence[Path], ledger: Path = LEDGER) -> None:
-    """Add the scoring `tree` of `paths`. Raises `Malformed` where it cannot be written: then nothing is to be shown."""
+def enter(tree: Mapping[str, Any], paths: Sequence[Path], ledger: Path = LEDGER, what: str = "") -> None:
+    """Add the scoring `tree` of `paths`; `what`: of which other model than the shipped one. Raises `Malformed` where it cannot
+    be written: then nothing is to be shown."""
     per_source = [
         f"{name} {s['median_abs_error']:.1%}, {s['bias']:+.1%}, {s['n']} ({s['refused']})" if s["n"] else f"{name} - ({s['refused']})"
         for name, s in tree["by_source"].items()
     ]
     score = "-" if tree["score"] is None else f"{tree['score']:.4f}"
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
-    line = f"| {when} | {commit()} | {', '.join(p.name for p in paths)} | {score} | {'; '.join(per_source)} |\n"
+    files = (f"{what}: " if what else "") + ", ".join(p.name for p in paths)
+    line = f"| {when} | {commit()} | {files} | {score} | {'; '.join(per_source)} |\n"
     try:
         with ledger.open("a", encoding="utf-8") as file:
             file.write((HEAD if file.tell() == 0 else "") + line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,17 +17,19 @@ from parasim.program.workload import Workload
 from parasim.report import Report, summarize
 from parasim.sim import simulate
 from parasim.timeline import Timeline
+from parasim.topology.cluster import Cluster
 
 from .row_model import NotModelled
 
 DATA = Path(__file__).parent / "data"
+Simulate = Callable[[Workload, Cluster, Profile], Timeline]
 
 
 class Predictor(Protocol):
     """What a row is predicted with."""
 
-    def values(self, profile: Profile) -> dict[str, float]:
-        """Every quantity that rows publish, by its name, in SI."""
+    def values(self, profile: Profile, by: Simulate = simulate) -> dict[str, float]:
+        """Every quantity that rows publish, by its name, in SI; `by` replays the step."""
         ...
 
 
@@ -37,9 +39,9 @@ class Fastest:
 
     runs: tuple[Prepared, ...]
 
-    def values(self, profile: Profile) -> dict[str, float]:
+    def values(self, profile: Profile, by: Simulate = simulate) -> dict[str, float]:
         """Those of the fastest."""
-        found = [run.values(profile) for run in self.runs]
+        found = [run.values(profile, by) for run in self.runs]
         fit = [f for f, run in zip(found, self.runs, strict=True) if f.get("peak_memory_bytes", 0.0) <= run.capacity]
         return min(fit or found, key=lambda f: f["step_time_s"])
 
@@ -60,9 +62,9 @@ class Prepared:
         """Bytes of memory that a device has."""
         return float(self.parts[-1][0].cluster.accelerator.memory.value)
 
-    def values(self, profile: Profile) -> dict[str, float]:
+    def values(self, profile: Profile, by: Simulate = simulate) -> dict[str, float]:
         """Every quantity that rows publish, by its name, in SI."""
-        found = [_simulated(run, workload, profile) for run, workload in self.parts]
+        found = [_simulated(run, workload, profile, by) for run, workload in self.parts]
         timeline, report = found[-1]
         step = report.step_time + self.more * (report.step_time - found[0][1].step_time)
         out = {"step_time_s": step, "layer_forward_s": _layer(timeline, "F"), "layer_backward_s": _layer(timeline, "RBIW")}
@@ -74,9 +76,9 @@ class Prepared:
         return out | ({"mfu": report.mfu * grown / report.tokens * report.step_time / step} if report.mfu is not None else {})
 
 
-def _simulated(run: Run, workload: Workload, profile: Profile) -> tuple[Timeline, Report]:
+def _simulated(run: Run, workload: Workload, profile: Profile, by: Simulate) -> tuple[Timeline, Report]:
     timed = replace(run, profile=profile)
-    timeline = simulate(workload, run.cluster, profile)
+    timeline = by(workload, run.cluster, profile)
     return timeline, summarize(timeline, timed)
 
 

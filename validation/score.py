@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from parasim.model.layers import model_flops
+from parasim.model.layers import model_flops, parameters
 from parasim.model.schema import read_model
 from parasim.topology.loader import accelerators
 
 from .cache import Answer, Task, task_of
 from .predict import DATA
 from .rows import Case, NotModelled, read_rows, source_of, to_case
+from .variants import AS_IT_IS
 
 STEP = "step_time_s"
 Predict = Callable[[Iterable[Task]], Mapping[Task, Answer]]
@@ -25,7 +26,8 @@ Predict = Callable[[Iterable[Task]], Mapping[Task, Answer]]
 
 @dataclass(frozen=True)
 class Line:
-    """One measured number of a row, in SI, or a refused row. `flat_error`: that of a step at the one MFU of the family."""
+    """One measured number of a row, in SI, or a refused row. `flat_error`: that of a step at the one MFU of the family. `group`: model, accelerator
+    and devices, within which layouts are ranked; `tokens` of the step; `fill`: part of a device's memory that is predicted to be reserved."""
 
     id: str
     source: str
@@ -38,19 +40,34 @@ class Line:
     fitted: bool
     assumptions: tuple[str, ...]
     refused: str | None
+    group: str = ""
+    tokens: int | None = None
+    fill: float | None = None
 
 
-def lines_of(rows: Sequence[Mapping[str, Any]], predict: Predict, profile: str | None = None) -> list[Line]:
-    """Every row, in order: a line per measured number, or one that says why it is refused."""
-    cases: dict[int, Case | str] = {}
-    for i, row in enumerate(rows):
+def cases_of(rows: Sequence[Mapping[str, Any]]) -> list[Case | str]:
+    """Every row as a run, or the reason why it is none."""
+    cases: list[Case | str] = []
+    for row in rows:
         try:
-            cases[i] = to_case(row)
+            cases.append(to_case(row))
         except NotModelled as reason:
-            cases[i] = str(reason)
-    tasks = {i: task_of(case.run, profile or case.profile) for i, case in cases.items() if isinstance(case, Case)}
-    answers = predict(tasks.values())
-    return [line for i, row in enumerate(rows) for line in _lines(row, cases[i], answers.get(tasks[i]) if i in tasks else None, profile)]
+            cases.append(str(reason))
+    return cases
+
+
+def tasks_of(cases: Sequence[Case | str], profile: str | None = None, variant: str = AS_IT_IS) -> list[Task | None]:
+    """What is to be predicted for every case."""
+    return [task_of(case.run, profile or case.profile, variant) if isinstance(case, Case) else None for case in cases]
+
+
+def lines_of(rows: Sequence[Mapping[str, Any]], predict: Predict, profile: str | None = None, variant: str = AS_IT_IS) -> list[Line]:
+    """Every row, in order: a line per measured number, or one that says why it is refused."""
+    cases = cases_of(rows)
+    tasks = tasks_of(cases, profile, variant)
+    answers = predict([task for task in tasks if task is not None])
+    found = [answers.get(task) if task is not None else None for task in tasks]
+    return [line for row, case, answer in zip(rows, cases, found, strict=True) for line in _lines(row, case, answer, profile)]
 
 
 def _lines(row: Mapping[str, Any], case: Case | str, answer: Answer | None, profile: str | None) -> Iterable[Line]:
@@ -66,7 +83,17 @@ def _lines(row: Mapping[str, Any], case: Case | str, answer: Answer | None, prof
             continue
         notes = (*case.assumptions, *((q.note,) if q.note else ()))
         flat = flat_time(case) / q.value - 1 if q.name == STEP else None
-        yield Line(name, source, q.name, q.value, found, found / q.value - 1, flat, profile or case.profile, fitted, notes, None)
+        yield Line(name, source, q.name, q.value, found, found / q.value - 1, flat, profile or case.profile, fitted, notes, None, *_place(case, answer))
+
+
+def _place(case: Case, answer: Answer) -> tuple[str, int, float | None]:
+    """group, tokens and fill of a line."""
+    run, batch = case.run, case.run["batch"]
+    chip = accelerators()[run["cluster"]["accelerator"]]
+    model = read_model(run["model"], "model")
+    group = f"{model.name} ({parameters(model) / 1e9:.3g}B), {run['devices']} {case.accelerator}"
+    held = answer["values"].get("reserved_memory_bytes")
+    return group, batch["global"] * batch["sequence"], held / chip.memory.value if held else None
 
 
 def _work(case: Case) -> tuple[tuple[str, bool], float]:

@@ -64,7 +64,7 @@ def _numbers(run: Run) -> Iterator[tuple[str, str, float | None, Callable[[float
         bandwidths = {link.bandwidth for link in cluster.links if link.kind == kind}
         value = bandwidths.pop() if len(bandwidths) == 1 else None
         yield f"{kind} bandwidth", "B/s", value, lambda f, kind=kind: (_wider(cluster, kind, f), profile)  # type: ignore[misc]
-    yield "all latencies", "s", None, lambda f: _later(cluster, profile, f)
+    yield "all latencies", "s", None, lambda f: later(cluster, profile, f)
 
 
 def _times(number: Number, factor: float) -> Number:
@@ -80,7 +80,7 @@ def _wider(cluster: Cluster, kind: str, factor: float) -> Cluster:
     return replace(cluster, links=tuple(k._replace(bandwidth=k.bandwidth * factor) if k.kind == kind else k for k in cluster.links))
 
 
-def _later(cluster: Cluster, profile: Profile, factor: float) -> Machine:
+def later(cluster: Cluster, profile: Profile, factor: float) -> Machine:
     """Latencies of links, and those of software: the profile's numbers in seconds but for what kernels cost."""
     numbers = {k: _times(n, factor) if n.unit == "s" and not k.startswith("compute.") else n for k, n in profile.numbers.items()}
     links = tuple(k._replace(latency=k.latency * factor) for k in cluster.links)

@@ -15,7 +15,7 @@ from parasim.cost.accuracy import accuracies
 from parasim.cost.profile import load_profile
 from validation import ledger
 from validation.__main__ import app
-from validation.cache import Cache, answer, task_of
+from validation.cache import Cache, Task, answers, task_of
 from validation.fit import Problem, Solution, _recipe, cross_validated
 from validation.predict import DATA, Fastest, _shortened, prepare
 from validation.rows import NotModelled, read_rows, to_case
@@ -59,18 +59,18 @@ def test_equal_runs_are_simulated_once_and_kept(kept: Path, monkeypatch: pytest.
     first, second = (to_case(row) for row in rows)
     assert task_of(first.run, "h100-megatron") == task_of(second.run, "h100-megatron")
     table(kept, str(FIT / "megatron_bridge.jsonl"))
-    monkeypatch.setattr("validation.cache.answer", lambda task: pytest.fail("simulated again"))
+    monkeypatch.setattr("validation.cache.answers", lambda tasks: pytest.fail("simulated again"))
     assert table(kept, str(FIT / "megatron_bridge.jsonl"))[0] == 0
     assert Cache(kept).get(task_of(first.run, "a100-megatron")) is None  # another profile is another run
 
 
 def test_a_defect_is_a_reason_and_stops_nothing() -> None:
-    assert "defect" in answer(("{}", "datasheet"))["refused"]
+    assert "defect" in answers([Task("{}", "datasheet")])[0]["refused"]
 
 
 def test_a_judged_scoring_is_entered_before_a_row_is_shown(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     book = tmp_path / "LEDGER.md"
-    monkeypatch.setattr(ledger.enter, "__defaults__", (book,))
+    monkeypatch.setattr(ledger.enter, "__defaults__", (book, ""))
     rows = tmp_path / "validation" / "torchtitan.jsonl"
     rows.parent.mkdir()
     rows.write_text((FIT / "torchtitan.jsonl").read_text())
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_not_the_fastest() -> None:
         def __init__(self, step: float, peak: float) -> None:
             self.found, self.capacity = {"step_time_s": step, "peak_memory_bytes": peak}, 80e9
 
-        def values(self, profile: Any) -> dict[str, float]:
+        def values(self, profile: Any, by: Any) -> dict[str, float]:
             return self.found
 
     profile = load_profile("a100-megatron")
