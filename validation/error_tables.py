@@ -53,7 +53,7 @@ def asked(tree: Row) -> Iterator[str]:
     yield _asked(f"no source above {WORST_SOURCE:.0%}", {n: f"{x:.1%}" for n, x in medians.items() if x > WORST_SOURCE})
     yield _asked(f"bias of every source within {BIAS:.0%}", {n: f"{x:+.1%}" for n, x in biases.items() if abs(x) > BIAS})
     yield _asked(f"{SHARE:.0%} of the steps of a source within {NEAR:.0%} ({NOISY}: {NOISY_SHARE:.0%})", low)
-    yield _asked(f"layouts in their order, by time per token: rank correlation of at least {RANK} ({NOISY}: {NOISY_RANK})", {g: f"{r:.2f}" for g, _, r in ranks})
+    yield _asked(f"layouts in order of time per token: rank correlation at least {RANK} ({NOISY}: {NOISY_RANK})", {g: f"{r:.2f}" for g, _, r in ranks})
 
 
 def _asked(what: str, missed: Mapping[str, str]) -> str:
