@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parasim.collectives.group import Group
-from parasim.collectives.plan import CollectivePlan, Start, group_of, phases_of, rivals, rounds_of, seconds, send
+from parasim.collectives.plan import CollectivePlan, group_of, phases_of, rivals, rounds_of, seconds, send
+from parasim.collectives.protocols import Start
 from parasim.collectives.selection import Choice, call_of, choices
 from parasim.cost.profile import Profile
 from parasim.errors import Refused

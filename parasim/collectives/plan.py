@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from ..topology.cluster import LINK_KINDS, Cluster, Link
 from . import planner
 from .catalog import ALGORITHMS
 from .group import Algorithm, Group, Rings, Round
+from .protocols import Start, start_of
 from .selection import Choice, call_of, choices, named, ring_order
 from .torus import stripes
 
@@ -173,46 +173,6 @@ def fastest(plans: Sequence[CollectivePlan], cluster: Cluster, profile: Profile)
     return replace(best, reason=f"{best.reason}; fastest by profile {profile.name}: {timed[0][0] * 1e6:.4g} us, not {others}")
 
 
-class Start(NamedTuple):
-    """What a call costs alone on the network (s): `call` once, `latency` of its messages in a row, `per_byte` at full rate, and its protocols.
-
-    Small messages go by a protocol of short latencies and dear bytes: they take `small` more per byte. Large ones go by one of full rate
-    and long latencies, which take `large` seconds more; what passes of them while bytes move is `overlap` times as long as these move.
-    LL128, in the middle, takes `middle` seconds more and `middle_cost` more per byte, and fills a hop's chunk as small messages do, until the
-    latency of large ones is reached. The protocol asked for holds, else the cheaper one of small and
-    large. Up to `short` bytes the call costs `short_call` more.
-    """
-
-    call: float
-    latency: float
-    per_byte: float
-    small: float | None = None
-    large: float = 0.0
-    overlap: float = 0.0
-    short: float = 0.0
-    short_call: float = 0.0
-    middle: float = 0.0
-    middle_cost: float = 0.0
-
-    def started(self, nbytes: float) -> float:
-        """Seconds of the call's own."""
-        return self.call + (self.short_call if nbytes <= self.short else 0.0)
-
-    def waiting(self, nbytes: float, protocol: str = "") -> float:
-        """Seconds of latency that do not pass while bytes move at full rate, by `protocol` or by the better one."""
-        large = max(0.0, self.latency + self.large - self.overlap * nbytes * self.per_byte)
-        if protocol == planner.LL128:
-            rest = max(0.0, self.large - self.overlap * nbytes * self.per_byte)
-            return self.latency + self.middle + nbytes * self.middle_cost + min(nbytes * (self.small or 0.0), rest)
-        if protocol == planner.LL:
-            return self.latency + nbytes * (self.small or 0.0)
-        return large if protocol == planner.SIMPLE or self.small is None else min(large, self.latency + nbytes * self.small)
-
-    def seconds(self, nbytes: float, protocol: str = "") -> float:
-        """The whole call, alone on the network."""
-        return self.started(nbytes) + self.waiting(nbytes, protocol) + nbytes * self.per_byte
-
-
 def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, profile: Profile) -> tuple[tuple[Phase, ...], Start]:
     """The phases of `rounds` for one byte, with the profile's numbers of the op and the algorithm, and what starting them costs."""
     at = f"algorithm.{algorithm}"
@@ -220,37 +180,12 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     factor = profile.get(f"collective.{op}.bandwidth_factor", 1.0) * profile.get(f"{at}.bandwidth_factor", 1.0)
     capacities = capacity(group.cluster, profile)
     phases = tuple(_phase(r, r.latency + r.steps * step, factor, capacities) for r in rounds)
-    call = profile.get(f"collective.{op}.latency", 0.0) + profile.get(f"{at}.latency", 0.0)
-    short, short_call = 0.0, 0.0
-    if op == "all_to_all":
-        peers = group.size - min(map(len, group.blocks()))
-        call += profile.get("p2p.post", 0.0) * peers
-        short, short_call = profile.get("p2p.short_bytes", 0.0) * group.size, profile.get("p2p.short_post", 0.0) * peers
     per_byte = sum(_moving(phase, capacities) for phase in phases)
     fastest = profile.get(f"{at}.bandwidth", 0.0)
     if fastest and 0 < per_byte < 1 / fastest:
         phases = tuple(replace(phase, bytes=phase.bytes / (fastest * per_byte)) for phase in phases)
         per_byte = 1 / fastest
-    latency = sum(phase.latency for phase in phases)
-    steps, across = sum(r.steps for r in rounds), sum(r.across for r in rounds)
-    large = steps * profile.get(f"{at}.large_step_latency", 0.0) + across * profile.get(f"{at}.large_message_latency", 0.0)
-    overlap = 1.0 if all(r.hidden for r in rounds) else _hidden(op, at, profile) if across else 0.0
-    middle, middle_cost = _middle(algorithm, steps, across, per_byte, profile)
-    return phases, Start(call, latency, per_byte, _small(at, per_byte, steps, profile), large, overlap, short, short_call, middle, middle_cost)
-
-
-def _middle(algorithm: str, steps: int, across: int, per_byte: float, profile: Profile) -> tuple[float, float]:
-    """Seconds more by LL128 than by LL, and more per byte than at full rate, as NCCL's own tables have it."""
-    more, share = planner.middle(algorithm), profile.get("planner.ll128_share", 0.0)
-    if more is None or not share:
-        return 0.0, 0.0
-    return more.call + more.step * (steps - across) + more.across * across, per_byte * (1 / share - 1)
-
-
-def _small(at: str, per_byte: float, steps: int, profile: Profile) -> float | None:
-    """Seconds more per byte by the protocol for small messages: dearer bytes and, where a message passes whole from hop to hop, each hop's."""
-    cost, hop = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.hop_bandwidth", 0.0)
-    return cost * per_byte + (steps / hop if hop else 0.0) if cost or hop else None
+    return phases, start_of(op, algorithm, rounds, sum(phase.latency for phase in phases), per_byte, group, profile)
 
 
 def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float64]) -> Phase:
@@ -269,11 +204,6 @@ def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float
     at = int(np.argmax(busy)) if busy.any() else int(np.argmax(weights))
     tightest = float(weights[at]) / max(1.0, r.flows.get(int(index[at]), 1.0))
     return Phase(latency, tightest / factor, tuple(zip(index.tolist(), (weights / tightest).tolist(), strict=True)))
-
-
-def _hidden(op: str, at: str, profile: Profile) -> float:
-    """Seconds of start-up that pass per second in which bytes move: the algorithm's, else the op's."""
-    return profile.get(f"{at}.hidden_latency", 0.0) or profile.get(f"collective.{op}.hidden_latency", 0.0)
 
 
 def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile, protocol: str = "") -> CollectivePlan:

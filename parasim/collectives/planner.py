@@ -20,7 +20,7 @@ from ..provenance import Number
 from ..topology.cluster import Cluster
 
 PROTOCOLS = LL, LL128, SIMPLE = "LL", "LL128", "Simple"
-ALONE = "Simple alone"  # where LL is off: a message smaller than a chunk passes whole from hop to hop
+ALONE = "Simple alone"  # where LL is off: small messages of rings go by it too
 
 
 class Pick(NamedTuple):
@@ -52,7 +52,7 @@ def facts_of(members: Sequence[str], cluster: Cluster, profile: Profile) -> Fact
     plans, and where the accelerator has no row."""
     if profile.backend != "nccl" or "planner.network_overhead" not in profile.numbers:
         return None
-    name = next((row for row in _table()["generations"] if fnmatch(cluster.accelerator.name, row)), None)
+    name = next((row for row in tables()["generations"] if fnmatch(cluster.accelerator.name, row)), None)
     if name is None:
         return None
     per_server: dict[str, int] = {}
@@ -69,7 +69,7 @@ def facts_of(members: Sequence[str], cluster: Cluster, profile: Profile) -> Fact
 @lru_cache(maxsize=64)
 def _rates(cluster: Cluster, generation: str) -> tuple[float, float, float]:
     """GB/s that NCCL plans with, of a port inside a server and of one device's part of the NICs; that part."""
-    row = _table()["generations"][generation]
+    row = tables()["generations"][generation]
     leaving = cluster.leaving(cluster.devices[0])
     inside = max((link.bandwidth for link in leaving if link.kind == "scale_up"), default=0.0) * 1e-9
     nic, per_device = (_described(cluster, f"scale_out.{key}") for key in ("bandwidth", "nic_per_device"))
@@ -89,7 +89,7 @@ def ranked(op: str, nbytes: float, names: Sequence[str], facts: Facts) -> list[P
 
 
 def _estimates(op: str, nbytes: float, name: str, facts: Facts) -> Iterator[Pick]:
-    if op not in ("all_reduce", "all_gather", "reduce_scatter") or name not in _table()["base"] or (name != "ring" and op != "all_reduce"):
+    if op not in ("all_reduce", "all_gather", "reduce_scatter") or name not in tables()["base"] or (name != "ring" and op != "all_reduce"):
         return
     allowed = (facts.ll, facts.ll128, 1.0) if name in ("ring", "tree") else (0.0, 0.0, 1.0)
     for place, protocol in enumerate(PROTOCOLS):
@@ -101,7 +101,7 @@ def _estimates(op: str, nbytes: float, name: str, facts: Facts) -> Iterator[Pick
 
 def _latency(op: str, nbytes: float, name: str, place: int, facts: Facts) -> float:
     """us."""
-    table, servers = _table(), facts.servers
+    table, servers = tables(), facts.servers
     base, step, hop = (float(table[key][name][place]) for key in ("base", "inside", "between"))
     hop += facts.latency * (2 if place == 2 else 1)
     depth = int(math.log2(servers))
@@ -117,7 +117,7 @@ def _latency(op: str, nbytes: float, name: str, place: int, facts: Facts) -> flo
 
 def _rate(op: str, nbytes: float, name: str, place: int, facts: Facts) -> float:
     """GB/s of the buffer."""
-    table, two = _table(), facts.servers == 2
+    table, two = tables(), facts.servers == 2
     row = table["generations"][facts.generation]
     if name == "nvls-tree":
         switch = facts.inside * row["nvls"] * (1 - 1 / table["nvls_channels"]) * 2
@@ -155,13 +155,14 @@ class Middle(NamedTuple):
 @cache
 def middle(name: str) -> Middle | None:
     """By NCCL's own figures; None for an algorithm that has no LL128."""
-    table = _table()
+    table = tables()
     if name not in ("ring", "tree"):
         return None
     return Middle(*((table[key][name][1] - table[key][name][0]) * 1e-6 for key in ("base", "inside", "between")))
 
 
 @cache
-def _table() -> dict[str, Any]:
+def tables() -> dict[str, Any]:
+    """planner.yaml."""
     path = files(__package__).joinpath("planner.yaml")
     return dict(documents.parse(path.read_bytes(), path.name).mapping())

@@ -92,7 +92,7 @@ KEYS: dict[str, Key] = {
     "algorithm.<algorithm>.bandwidth": Key(0.0, "B/s", "bytes of the buffer per second at most, as what reduces and copies them can; 0: no limit"),
     "algorithm.<algorithm>.small_message_cost": Key(0.0, "1", "bytes of its protocol for small messages take 1 + x times as long"),
     "algorithm.<algorithm>.hop_bandwidth": Key(
-        0.0, "B/s", "by its protocol for small messages a buffer passes whole from hop to hop at this rate; 0: cut through"
+        0.0, "B/s", "by its protocol for small messages a buffer passes whole from server to server at this rate; 0: cut through"
     ),
     "algorithm.<algorithm>.large_step_latency": Key(0.0, "s", "added per step by its protocol for large messages"),
     "algorithm.<algorithm>.large_message_latency": Key(0.0, "s", "added by that protocol per step between servers"),

@@ -125,13 +125,13 @@ def test_latency_between_servers_passes_while_bytes_move() -> None:
         assert seconds(made, cluster, profile) == pytest.approx(max(moving, latency + moving / 2), rel=1e-6)
 
 
-def test_a_tree_passes_small_messages_whole_from_hop_to_hop_and_has_a_rate_of_its_own() -> None:
-    """Two servers of 4: 2 x (3 hops inside + 1 between); small: 8 S / hop rate more; large: 2 hops between; the buffer at most at its rate."""
+def test_a_tree_passes_small_messages_whole_from_server_to_server_and_has_a_rate_of_its_own() -> None:
+    """Two servers of 4: 2 x (3 hops inside + 1 between); small: 2 S / hop rate more; large: 2 hops between; the buffer at most at its rate."""
     cluster = load_cluster("polaris-slingshot", 8)
     bare, size = datasheet(), 2**14
     profile = profile_of(algorithm__tree__hop_bandwidth=2e9, algorithm__tree__large_message_latency=1e-3, algorithm__tree__bandwidth=10e9)
     start = seconds(plan("all_reduce", 0.001, cluster.devices, cluster, bare, "tree"), cluster, bare)
-    for nbytes, expected in ((size, start + 8 * size / 2e9 + size / 10e9), (2**30, start + 2 * 1e-3 + 2**30 / 10e9)):
+    for nbytes, expected in ((size, start + 2 * size / 2e9 + size / 10e9), (2**30, start + 2 * 1e-3 + 2**30 / 10e9)):
         made = plan("all_reduce", nbytes, cluster.devices, cluster, profile, "tree")
         assert seconds(made, cluster, profile) == pytest.approx(expected, rel=1e-6)
 
@@ -145,7 +145,7 @@ def test_an_all_reduce_takes_longer_on_more_servers(size: int) -> None:
         cluster = load_cluster("h100-hgx-ib400", 8 * nodes)
         times.append(seconds(plan("all_reduce", float(size), cluster.devices, cluster, profile), cluster, profile))
     assert all(b > a for a, b in pairwise(times))
-    assert times[-1] < (12 if size < 2**24 else 4 if size < 2**30 else 1.6) * times[0]
+    assert times[-1] < (14 if size < 2**24 else 4 if size < 2**30 else 1.6) * times[0]
     if size <= 2**16:
         growth = [b - a for a, b in pairwise(times[1:])]
         assert max(growth) < 2 * min(growth)  # one hop up and one down for every doubling

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from parasim.collectives import planner
-from parasim.collectives.plan import Start, plan, seconds
+from parasim.collectives.chunks import Pipeline
+from parasim.collectives.plan import plan, seconds
 from parasim.collectives.planner import Facts, facts_of, ranked
+from parasim.collectives.protocols import Start
 from parasim.cost.profile import datasheet, load_profile
 from parasim.topology.loader import load_cluster
 
@@ -63,3 +65,45 @@ def test_the_pick_is_priced_with_the_profile() -> None:
     assert seconds(made, cluster, profile) == pytest.approx(seconds(asked, cluster, profile), rel=1e-9)
     large = plan("all_reduce", 2.0**24, load_cluster("polaris-slingshot", 8).devices, load_cluster("polaris-slingshot", 8), datasheet())
     assert "planner" not in large.reason
+
+
+TREE = Pipeline("tree", servers=2, members=8, inside=14, across=2, width=8, rate=20e9, hop=70e-6)
+NVLS = Pipeline("nvls-tree", servers=2, members=8, inside=2, across=2, width=128, rate=40e9, hop=10e-6)
+
+
+def test_chunks_of_trees_by_hand() -> None:
+    """src/enqueue.cc, trees over 8 channels and a depth of 7 + 1: 512 KiB halved to 128 KiB below 64 in a channel's part, to 64 below 32, to 32 below 8.
+
+    LL128: 576,000 bytes of data halved above 128 KiB below 64 x (1 + 1 + 0.8) / 8 = 22.4, above 32 KiB below 5.6. LL: 32 KiB, or the whole part.
+    """
+    simple = {2**20: 32768, 2**22: 65536, 2**24: 65536, 2**25: 131072, 2**27: 262144, 2**28: 524288, 2**31: 524288}
+    assert {size: TREE.chunk(size, planner.SIMPLE) for size in simple} == simple
+    assert TREE.chunk(2**12, planner.SIMPLE) == 512  # smaller than a chunk: its part of the channel
+    assert [TREE.chunk(size, planner.LL) for size in (2**10, 2**30)] == [128, 32768]
+    assert [TREE.chunk(size, planner.LL128) for size in (2**20, 2**22, 2**30)] == [36000 / 2, 72000, 576000]
+    assert [NVLS.chunk(2**k, planner.SIMPLE) for k in (21, 22, 23, 25, 26, 30)] == [2**14, 2**15, 2**16, 2**16, 2**17, 2**17]
+    assert NVLS._replace(servers=4).chunk(2**30, planner.SIMPLE) == 2**16
+
+
+def test_filling_a_tree_by_hand() -> None:
+    """16 MiB in 32 chunks of 64 KiB a channel: 14 hops inside at 20 GB/s, a second hop between at the pace of the bytes (50 GB/s: 10.5 us), then 31 chunks
+    that wait for one of 8 places, each held for 4 crossings of 75 us and its own time."""
+    stage = 65536 * 8 / 50e9
+    expected = 14 * 65536 / 20e9 + stage + 31 * ((4 * 75e-6 + stage) / 8 - stage)
+    assert TREE.filling(2.0**24, planner.SIMPLE, 1 / 50e9, 5e-6) == pytest.approx(expected, rel=1e-12)
+    assert TREE.filling(0.0, planner.SIMPLE, 1 / 50e9, 5e-6) == 0.0
+    # 64 KiB x 16 channels x 8 members in every hop, four hops: three more than the bytes alone; no chunk waits for a place
+    assert NVLS.filling(2.0**25, planner.SIMPLE, 1 / 250e9, 3e-6) == pytest.approx(3 * 2**23 / 250e9, rel=1e-12)
+
+
+def test_a_tree_between_servers_takes_the_time_of_its_chunks() -> None:
+    """The first EFA, LL off: 7 + 7 hops inside and 2 between; what the profile adds to a step inside and to a hop between, then the filling."""
+    cluster, profile = load_cluster("aws-p4de-efa", 16), load_profile("nccl-efa-v1")
+    leaf, rate = profile.get("network.latency.leaf"), profile.get("network.bandwidth_factor.leaf") * 50e9
+    hop = 15e-6 + 2 * leaf
+    tree = TREE._replace(width=8, rate=23.6e9, hop=hop)
+    for size in (2.0**12, 2.0**24):
+        links = 14 * 0.6e-6 + 2 * hop
+        expected = 6.8e-6 + links + 16 * 3.4e-6 + 2 * 9e-6 + tree.filling(size, planner.SIMPLE, 1 / rate, 9e-6) + size / rate
+        made = plan("all_reduce", size, cluster.devices, cluster, profile)
+        assert seconds(made, cluster, profile) == pytest.approx(expected, rel=1e-6), size
