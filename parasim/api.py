@@ -17,8 +17,7 @@ from .collectives.table import rows as collective_rows
 from .comparison import compare
 from .config import Plan, Run, build, load, vary
 from .cost.profile import datasheet, load_profile
-from .cost.timing import host_launch
-from .cost.timing import op_seconds as seconds_of_op
+from .cost.timing import body_seconds, host_launch
 from .cost.timing import seconds as kernel_seconds
 from .errors import Deadlock, DoesNotFit, Malformed
 from .executor import execute
@@ -26,7 +25,7 @@ from .html import Side
 from .lowering import lower
 from .lowering.study import Study, lower_study
 from .plots.artist import Artist, Picture, draw
-from .program.ops import Compute
+from .program.ops import Compute, Op
 from .program.workload import Workload
 from .report import Report, summarize
 from .report.advice import doesnotfit
@@ -238,12 +237,15 @@ def goodput(run: Run, **asked: Any) -> Goodput:
     return answer(run, Asked(**asked))
 
 
-def op_seconds(run: Run) -> Callable[[int, Compute], float]:
-    """Predicted seconds of a Compute op on any rank of the run: what the executor sleeps."""
+def op_seconds(run: Run, workload: Workload) -> Callable[[int, Compute], float]:
+    """Predicted seconds of a Compute op of `workload`, the run's, on any rank: what the executor sleeps."""
     paces = run.cluster.paces(run.devices).tolist()
     chip, profile, degrees = run.cluster.accelerator, run.profile, run.plan.layout.degrees
     launch = host_launch(profile, degrees.tp, degrees.pp, len({run.cluster.node_of[d] for d in run.cluster.devices[: run.devices]}))
-    return lambda rank, op: float(paces[rank] * seconds_of_op([kernel_seconds(k, chip, profile) for k in op.kernels], profile, launch))
+    found: dict[Op, float] = {}
+    for body in (body for program in workload.bound.programs for body in program.bodies.values()):
+        found.update(zip(body, body_seconds(body, lambda k: kernel_seconds(k, chip, profile), profile, launch), strict=True))
+    return lambda rank, op: float(paces[rank] * found[op])
 
 
 __all__ = [

@@ -405,10 +405,11 @@ def execute_run(path: Path | None, overrides: Sequence[str], *, backend: str, co
     run = load(path, overrides)
     if isinstance(run.plan.model, Fixed) and compute != "sleep":
         raise Malformed(f"compute {compute!r}: a model of kind fixed has times but no tensors; legal: sleep")
-    durations = op_seconds(run) if compute == "sleep" else None
+    workload = lower(run.plan)
+    durations = op_seconds(run, workload) if compute == "sleep" else None
     lead = int(os.environ.get("RANK", "0")) == 0
     try:
-        measured = execute(lower(run.plan), backend, compute, steps=steps, timeout=timeout, durations=durations)  # type: ignore[arg-type]
+        measured = execute(workload, backend, compute, steps=steps, timeout=timeout, durations=durations)  # type: ignore[arg-type]
     except Failed as error:
         partial = getattr(error, "timeline", None)
         if lead and partial is not None:

@@ -171,7 +171,7 @@ def with_values(name: str, values: Values, recipe: Mapping[str, Any], sources: M
     numbers |= with_values(base, values, recipe, sources).numbers if base else {}
     numbers |= read_profile({"name": name, "numbers": entry.get("numbers", {})}, "training.yaml").numbers
     for key in entry["fitted"]:
-        unit = "s" if key.startswith("compute.host_launch") else "1"
+        unit = "s" if key.startswith(("compute.host_launch", "p2p.latency")) else "1"
         numbers[key] = Number(float(f"{values[f'{name}/{key}']:.{DIGITS}g}"), unit, (sources or {}).get(name, "search"), "fitted")
     algorithms = {key: word for profile in below for key, word in profile.algorithms.items()}
     return Profile(name, entry.get("backend", "nccl"), numbers, entry["description"], algorithms, tuple(entry.get("extends", ())))

@@ -14,6 +14,7 @@ INTERLEAVED = "interleaved-1f1b"
 NARROW = ("fp8", "mxfp8", "nvfp4")
 SERVER = 8  # devices of a server where they are not published
 MICRO = (1, 2, 4, 8)  # sequences of a micro-batch that is not published
+CHUNKS = 16  # of a rank at most, where their number is not published
 VOCABULARIES = ("baseline", "redis", "vocab-1")
 
 
@@ -159,10 +160,12 @@ def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, no
     name = "1f1b" if written in (None, "none") else str(written)
     name = INTERLEAVED if name == "1f1b" and chunks > 1 else name
     if name == INTERLEAVED and chunks < 2:
-        chunks = next((v for spare in (0, 2) for v in range(2, 9) if (layers + spare) % (ranks * v) == 0), 2 if layers >= 2 * ranks else 1)
-        notes.append(f"chunks not published: {chunks}")
-        name = INTERLEAVED if chunks > 1 else "1f1b"
-    out: dict[str, Any] = {"schedule": name} | ({"chunks": chunks} if name == INTERLEAVED else {})
+        some = _chunks(layers, ranks)
+        notes.append(f"chunks not published: of {some[0]} and {some[1]} the faster that fits" if len(some) > 1 else f"chunks not published: {some[0]}")
+        chunks, name = some[0], INTERLEAVED if some[0] > 1 else "1f1b"
+    else:
+        some = [chunks]
+    out: dict[str, Any] = {"schedule": name} | ({"chunks": some if len(some) > 1 else chunks} if name == INTERLEAVED else {})
     out |= {"comm": "async"} if name != "1f1b" else {}  # Megatron-LM overlaps the messages of interleaved schedules, zero-bubble codes all
     stages = SCHEDULES[name].placement.stages(ranks, chunks if name == INTERLEAVED else SCHEDULES[name].chunks)
     if strategy.get("vocab_method") == "redis":
@@ -173,7 +176,7 @@ def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, no
             raise NotModelled(f"vocabulary parallelism (vocab-1) in {name} is not modelled")
         notes.append("embedding and head cut over the pipeline, two meetings of all ranks between a last forward and its backward")
         out |= {"vocabulary": "parallel", "comm": "async"}
-    elif stack == "nanotron" and all(dealt := _balanced(model, layers, stages)):
+    elif stack == "nanotron" and len(dealt := _balanced(model, layers, stages)) == stages:
         notes.append("layers dealt out by their cost and that of the head, as nanotron does")
         out["layers"] = dealt
     elif layers % stages and (layers + 2) % stages == 0:
@@ -183,16 +186,32 @@ def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, no
     return out
 
 
+def _chunks(layers: int, ranks: int) -> list[int]:
+    """The least and the most chunks per rank that deal out the layers evenly, as who publishes a step publishes the fastest; else those with first
+    and last stage one layer short."""
+    even, short = ([v for v in range(2, CHUNKS + 1) if (layers + spare) % (ranks * v) == 0] for spare in (0, 2))
+    return list(dict.fromkeys((even[0], even[-1]))) if even else short[:1] or [2 if layers >= 2 * ranks else 1]
+
+
 def _balanced(model: Tree, layers: int, stages: int) -> list[int]:
-    """Layers per stage as nanotron deals them out: in order, to a rank until it passes its share of the cost, the head counting by its weights."""
+    """Layers per stage as nanotron deals them out: in order, to a rank until it passes its share of the cost, the head counting by its weights.
+
+    Where that leaves ranks over, the head is alone on one of them (the step of the 8.86B model on 16 stages leaves no room for layers beside it),
+    the next stands first with the embedding, and for others a stage of several layers is cut in two.
+    """
     h, ffn, heads = model["hidden"], model["ffn"], model["heads"]
     width = heads * (model.get("head_dim") or h // heads)
     head = model["vocab"] * h / (4 * width * h + 3 * ffn * h)
-    share, out = (layers + head) / stages, [0] * stages
-    rank = 0
+    share, out = (layers + head) / stages, [0]
     for done in range(1, layers + 1):
-        out[rank] += 1
-        rank += done > share * (rank + 1) and rank < stages - 1
+        out[-1] += 1
+        if done > share * len(out) and len(out) < stages:
+            out.append(0)
+    out += [0] if len(out) < stages and out[-1] else []
+    out = [0, *out] if len(out) < stages else out
+    while len(out) < stages and max(out) > 1:
+        at = out.index(max(out))
+        out[at : at + 1] = [out[at] - out[at] // 2, out[at] // 2]
     return out
 
 

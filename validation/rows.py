@@ -91,6 +91,10 @@ def _case(row: Row) -> Case:
     if not row.get("sequence"):
         row = {**row, "sequence": _sequence(row)}
         notes.append(f"sequence not published: {row['sequence']}")
+    source = systems()["sources"].get(source_of(row), {})
+    if "vocab" in source and not row["model"].get("vocab"):
+        row = {**row, "model": {**row["model"], "vocab": source["vocab"]}}
+        notes.append(f"vocabulary not published: {source['vocab']}, which its source is known for")
     cluster = row["cluster"]
     accelerator = str(cluster.get("accelerator"))
     known = systems()["accelerators"].get(accelerator)
@@ -101,7 +105,8 @@ def _case(row: Row) -> Case:
     stack = _stack(row, known["of"])
     transformer = model(row, notes)
     run = {"name": str(row["id"]), "model": transformer, "cluster": _cluster(cluster, known, notes), "stack": stack, **layout(row, stack, transformer, notes)}
-    measured = tuple(quantities(row, run, systems()["sources"].get(source_of(row), {}).get("memory", {})))
+    run |= {"kernels": source["kernels"]} if "kernels" in source else {}
+    measured = tuple(quantities(row, run, source.get("memory", {})))
     if not measured:
         raise NotModelled("nothing that is predicted here was measured (no step time, memory or layer time)")
     profiles = systems()["profiles"][known["of"]]

@@ -376,8 +376,8 @@ PRICES: Mapping[str, Price] = {
     "attention_scores_grad": Price(_pair_flops(4, 2), _scores_bytes(2, 2, 1), "matmul"),  # dscores, p; qkv, dqkv; do
     "attention_context": Price(_pair_flops(0, 2), _half_core_bytes(-1), "matmul"),
     "attention_context_grad": Price(_pair_flops(0, 2), _half_core_bytes(-1), "matmul"),
-    "causal_softmax": Price(_none, _elementwise(2), "memory"),  # scores, p
-    "causal_softmax_grad": Price(_none, _elementwise(3), "memory"),  # dp, p, dscores
+    "causal_softmax": Price(_none, _elementwise(1.5), "memory"),  # the causal half of the scores; p
+    "causal_softmax_grad": Price(_none, _elementwise(2), "memory"),  # the causal halves of dp and p; dscores
     "route": Price(_none, _routed_bytes(1), "memory"),
     "route_grad": Price(_none, _routed_bytes(2), "memory"),  # logits, dlogits
     "permute": Price(_none, _permuted_bytes(1, 1), "memory"),  # copies written, a token read once

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ..errors import Refused, Violation
-from ..program.ops import Kernel
+from ..program.ops import Compute, Kernel, Op
 from .device import Device
 from .pricing import PRICES, Kind, Price, dims
 from .products import SHAPES
@@ -68,7 +68,21 @@ def host_launch(profile: Profile, tp: int, pp: int, servers: int) -> float:
     return profile.get("compute.host_launch") + shared * profile.get("compute.host_launch_shared")
 
 
-def op_seconds(kernels: Iterable[float], profile: Profile, launch: float) -> float:
-    """Seconds of a Compute op of kernels that take `kernels` seconds: the device's, or the host's, `launch` for each, if that is longer."""
-    times = list(kernels)
-    return profile.get("compute.op_overhead") + max(sum(times), launch * sum(t > 0 for t in times))
+def body_seconds(body: Iterable[Op], kernel_seconds: Callable[[Kernel], float], profile: Profile, launch: float) -> list[float]:
+    """Seconds of every op of a body, 0 for transfers: those of its kernels and `compute.op_overhead`, and what the device waits for the host.
+
+    The host starts a body with the device and runs ahead of it, `launch` seconds per kernel or transfer; the device ends no op before the host
+    has handed over its last kernel. So a body takes at least what the host takes for it, and short kernels hide behind long ones before them.
+    """
+    overhead, host, device, out = profile.get("compute.op_overhead"), 0.0, 0.0, []
+    for op in body:
+        if not isinstance(op, Compute):
+            host += launch
+            out.append(0.0)
+            continue
+        times = [kernel_seconds(kernel) for kernel in op.kernels]
+        host += launch * sum(t > 0 for t in times)
+        ends = max(device + overhead + sum(times), host)
+        out.append(ends - device)
+        device = ends
+    return out

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..collectives.plan import CollectivePlan
 from ..cost.pricing import signature
 from ..cost.profile import Profile
-from ..cost.timing import op_seconds, seconds
+from ..cost.timing import body_seconds, seconds
 from ..program.ops import COMPUTE, P2P, Collective, Compute, Kernel, Msg, Op
 from ..program.workload import Program
 from ..topology.cluster import Accelerator
@@ -123,7 +123,7 @@ class Pricer:
     def steps(self, rank: int, c: int, program: Program) -> dict[str, list[Step]]:
         """The templates of `program`, of class `c`, as `rank` runs them, by body."""
         if c not in self._drafts:
-            self._drafts[c] = {name: [self._draft(program, op) for op in body] for name, body in program.bodies.items()}
+            self._drafts[c] = {name: self._drafted(program, body) for name, body in program.bodies.items()}
         drafts, pace = self._drafts[c], self.paces[rank]
         if (c, pace) not in self._computes:
             self._computes[c, pace] = {name: [Step(draft.op, draft.seconds * pace) for draft in body] for name, body in drafts.items()}
@@ -135,11 +135,13 @@ class Pricer:
                     mine[i] = self._step(rank, c, program, draft)
         return steps
 
-    def _draft(self, program: Program, op: Op) -> _Draft:
-        if isinstance(op, Compute):
-            return _Draft(op, seconds=op_seconds([self._kernel(k) for k in op.kernels], self.profile, self.launch))
+    def _drafted(self, program: Program, body: Sequence[Op]) -> list[_Draft]:
+        times = body_seconds(body, self._kernel, self.profile, self.launch)
+        return [self._draft(program, op, time) for op, time in zip(body, times, strict=True)]
+
+    def _draft(self, program: Program, op: Op, time: float) -> _Draft:
         if not isinstance(op, Collective):
-            return _Draft(op)
+            return _Draft(op, seconds=time)
         size = collective_size(program, op)
         key = (op.op, op.algorithm, op.group, op.root, op.load, size)
         return _Draft(op, size=size, form=self._forms.setdefault(key, len(self._forms)))

@@ -10,6 +10,7 @@ import pytest
 
 from parasim.config import build
 from parasim.errors import Malformed, ParasimError, Unparsable
+from validation.row_layout import _balanced
 from validation.row_model import count
 from validation.rows import NotModelled, read_rows, systems, to_case
 
@@ -77,7 +78,7 @@ def test_layouts(plain: dict[str, Any]) -> None:
     assert run(fsdp=4)["zero"] == {"stage": 3, "shard": 4} and run(fsdp_shard_group=2)["zero"] == {"stage": 3, "shard": 2}
     assert run(zero=1)["zero"] == {"stage": 1} and run(distributed_optimizer=True)["zero"] == {"stage": 1}
     piped = to_case(change(plain, "strategy", tp=1, pp=4, dp=2, global_batch=32, micro_batch=1, schedule="interleaved-1f1b")).run["pipeline"]
-    assert piped == {"schedule": "interleaved-1f1b", "chunks": 2, "comm": "async"}  # 48 layers over 8 stages
+    assert piped == {"schedule": "interleaved-1f1b", "chunks": [2, 12], "comm": "async"}  # 48 layers over 8 or 48 stages: the faster of both
     redis = change(plain, "strategy", tp=1, pp=8, dp=1, micro_batch=1, schedule="1f1b", vocab_method="redis")
     layers = to_case(change(redis, "model", vocab=262144)).run["pipeline"]["layers"]
     cut = to_case(change(redis, "strategy", vocab_method="vocab-1")).run["pipeline"]
@@ -91,7 +92,11 @@ def test_nanotron_deals_out_layers_by_cost() -> None:
     found = [to_case(row).run for row in rows("ultrascale_nanotron").values()]
     assert {tuple(r["pipeline"]["layers"]) for r in found if r["parallel"]["pp"] == 4} == {(9, 9, 8, 6)}
     assert {tuple(r["pipeline"]["layers"]) for r in found if r["parallel"]["pp"] == 2} == {(18, 14)}
+    # 2.14 a rank: 3, 2, 2, ... and 32 layers are dealt out to 15 ranks; the head stands alone on the last
+    assert {tuple(r["pipeline"]["layers"]) for r in found if r["parallel"]["pp"] == 16} == {(3, 2, 2, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2, 2, 2, 0)}
     assert all(r["tensor"]["async"] for r in found if r["parallel"]["tp"] > 1)  # they print tp_async
+    small = {"hidden": 2048, "ffn": 8192, "heads": 32, "vocab": 131072}  # a head of 4 layers: (16 + 4) / 8 = 2.5 a rank
+    assert _balanced(small, 16, 8) == [0, 3, 3, 2, 3, 2, 3, 0] and _balanced(small, 16, 4) == [6, 5, 5, 0]
 
 
 def test_a_sequence_that_is_not_published_is_the_usual_one() -> None:
@@ -100,6 +105,13 @@ def test_a_sequence_that_is_not_published_is_the_usual_one() -> None:
     for row, tokens in ((v100, 1024), (old, 1024), (rows("megatron_sc21")["megatron_sc21-0000"], 2048)):
         case = to_case({**row, "sequence": None})
         assert case.run["batch"]["sequence"] == tokens and f"sequence not published: {tokens}" in case.assumptions
+
+
+def test_what_a_source_does_not_print_is_what_its_scripts_ask_for() -> None:
+    case = to_case(rows("zero_bubble")["zero_bubble-0000"])  # no flash attention, a SentencePiece tokenizer
+    assert case.run["model"]["vocab"] == 32000 and case.run["kernels"] == {"attention": "unfused", "dropout": True}
+    assert any("vocabulary not published: 32000" in note for note in case.assumptions)
+    assert "kernels" not in to_case(rows("vocab_parallel")["vocab_parallel-0000"]).run  # as stack megatron-2023 has them
 
 
 def test_ends_of_a_pipeline_may_hold_the_embedding_or_the_head_alone() -> None:
