@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from parasim.config.plan import Plan
-from parasim.errors import Malformed, Refused
+from parasim.errors import Failed, Malformed, Refused
 from parasim.lowering import lower
 from parasim.model.spec import Experts, Latent, Mlp, Transformer
 from parasim.parallel.heads import kv_copies
@@ -27,6 +27,7 @@ from parasim.schedules import SCHEDULES
 TOLERANCE = 1e-9
 STEPS = 2
 ROWS = 6  # rows of one microbatch of the MLP
+TOGETHER = 16  # cases that one world of processes runs, one after the other
 MLP = Mlp("proof-mlp", layers=4, hidden=8, ffn=12)
 DEEP = replace(MLP, name="proof-deep-mlp", layers=8)
 GPT = Transformer("proof-gpt", 2, 16, 4, 4, 4, 32, 24, activation="gelu", norm="layer_norm", bias=True, positions="learned", max_positions=8)
@@ -300,34 +301,101 @@ class Proof:
         return self.worst <= TOLERANCE and not self.left
 
 
-def prove(name: str, change: Callable[[Workload], Workload] = lambda w: w, timeout: float = 60.0) -> Proof:
-    """Run a case, its Workload changed by `change`, against its reference. Raises Failed where a rank dies or is late."""
-    from parasim.executor.launch import spawn
-    from parasim.executor.reference import distance
+Change = Callable[[Workload], Workload]
+Distance = tuple[float, str, list[str]]
 
-    case = CASES[name]
-    workload = change(lower(case.plan()))
-    ranks = spawn(distance, workload.world, workload, _reference(case, timeout), STEPS, timeout=timeout)
+
+def _as_it_is(workload: Workload) -> Workload:
+    return workload
+
+
+def prove(name: str, change: Change = _as_it_is, timeout: float = 60.0) -> Proof:
+    """Run a case, its Workload changed by `change`, against its reference. Raises Failed where a rank dies or is late."""
+    (proof,) = proofs([(name, change)], timeout)
+    if isinstance(proof, Failed):
+        raise proof
+    return proof
+
+
+def proofs(asked: Sequence[tuple[str, Change]], timeout: float = 60.0) -> list[Proof | Failed]:
+    """Run cases against their references, as many as TOGETHER in one world of processes; `timeout` (seconds) is for each. Where a rank of such a world
+    dies or is late, its cases run again, each in a world of its own, so that the one that failed is known."""
+    workloads = [change(lower(CASES[name].plan())) for name, change in asked]
+    references = _references([CASES[name] for name, _ in asked], timeout)
+    out: dict[int, Proof | Failed] = {}
+    for places in _worlds(workloads):
+        found = _ran(places, workloads, references, timeout)
+        if isinstance(found, Failed):
+            retried = {i: _ran([i], workloads, references, timeout) if len(places) > 1 else found for i in places}
+            out |= {i: one if isinstance(one, Failed) else _proof(asked[i][0], one[0]) for i, one in retried.items()}
+        else:
+            out |= {i: _proof(asked[i][0], ranks) for i, ranks in zip(places, found, strict=True)}
+    return [out[i] for i in range(len(asked))]
+
+
+def _worlds(workloads: Sequence[Workload]) -> Iterator[list[int]]:
+    """The places of the workloads that run in one world of processes, one after the other."""
+    sizes: dict[int, list[int]] = {}
+    for i, workload in enumerate(workloads):
+        sizes.setdefault(workload.world, []).append(i)
+    for places in sizes.values():
+        yield from (places[at : at + TOGETHER] for at in range(0, len(places), TOGETHER))
+
+
+def _ran(places: Sequence[int], workloads: Sequence[Workload], references: Sequence[Any], timeout: float) -> list[list[Distance]] | Failed:
+    """Per workload what every rank found."""
+    from parasim.executor.launch import spawn
+    from parasim.executor.reference import distances
+
+    mine = [(workloads[i], references[i]) for i in places]
+    try:
+        ranks = spawn(distances, mine[0][0].world, mine, STEPS, timeout=timeout * len(mine))
+    except Failed as failed:
+        return failed
+    return [[rank[k] for rank in ranks] for k in range(len(mine))]
+
+
+def _proof(name: str, ranks: Sequence[Distance]) -> Proof:
     worst, where = max((difference, f"{buffer} on rank {r}") for r, (difference, buffer, _) in enumerate(ranks))
     return Proof(name, worst, where, tuple(left for _, _, names in ranks for left in names))
 
 
-def _reference(case: Case, timeout: float) -> dict[str, Any]:
-    """Full parameters after the steps, as numpy arrays by name."""
-    from parasim.executor.launch import spawn
-    from parasim.executor.reference import MlpSizes, train, trained
+def _references(cases: Sequence[Case], timeout: float) -> list[dict[str, Any]]:
+    """Full parameters after the steps, as numpy arrays by name, of every case; equal trainings are run once."""
+    keys = [repr((case.model, case.alone(), case.plan().layout if _copied(case) else "")) for case in cases]
+    first = dict(zip(keys, cases, strict=True))
+    executed = {key: lower(case.alone().plan()) for key, case in first.items() if not isinstance(case.model, Mlp) and not _copied(case)}
+    found = {key: _trained_here(case) for key, case in first.items() if key not in executed} | _trained_by_ranks(executed, timeout)
+    return [found[key] for key in keys]
+
+
+def _copied(case: Case) -> bool:
+    return kv_copies(case.model, case.plan().layout) > 1
+
+
+def _trained_here(case: Case) -> dict[str, Any]:
+    from parasim.executor.reference import MlpSizes, train
 
     from .autograd import trained_by_autograd
 
-    if kv_copies(case.model, case.plan().layout) > 1:
-        assert isinstance(case.model, Transformer)
+    if isinstance(case.model, Transformer):
         return trained_by_autograd(case.model, case.plan().layout, STEPS)
-    if isinstance(case.model, Mlp):
-        model = case.model
-        sizes = MlpSizes(model.layers, model.hidden, model.ffn, ROWS, case.microbatches, case.degrees.dp)
-        return {name: t.numpy() for name, t in train(sizes, STEPS).items()}
-    found: dict[str, Any] = spawn(trained, case.degrees.dp, lower(case.alone().plan()), STEPS, timeout=timeout)[0]
-    return found
+    assert isinstance(case.model, Mlp)
+    sizes = MlpSizes(case.model.layers, case.model.hidden, case.model.ffn, ROWS, case.microbatches, case.degrees.dp)
+    return {name: t.numpy() for name, t in train(sizes, STEPS).items()}
+
+
+def _trained_by_ranks(executed: Mapping[str, Workload], timeout: float) -> dict[str, dict[str, Any]]:
+    from parasim.executor.launch import spawn
+    from parasim.executor.reference import trained
+
+    keys, workloads = list(executed), list(executed.values())
+    out: dict[str, dict[str, Any]] = {}
+    for places in _worlds(workloads):
+        mine = [workloads[i] for i in places]
+        found = spawn(trained, mine[0].world, mine, STEPS, timeout=timeout * len(mine))[0]
+        out |= {keys[i]: one for i, one in zip(places, found, strict=True)}
+    return out
 
 
 # ---- corrupted Programs
@@ -386,7 +454,7 @@ def local_gradients(workload: Workload) -> Workload:
     return replace(workload, programs=tuple(programs))
 
 
-CONTROLS: dict[str, tuple[str, Callable[[Workload], Workload]]] = {
+CONTROLS: dict[str, tuple[str, Change]] = {
     "dp2-flat without a reduction": ("dp2-flat", partial(without_one, wanted=_reduction)),
     "dp2-bucketed without a reduction": ("dp2-bucketed", partial(without_one, wanted=_reduction)),
     "dp2-zero1 without a parameter gather": ("dp2-zero1", partial(without_one, wanted=_gather)),
@@ -401,15 +469,16 @@ CONTROLS: dict[str, tuple[str, Callable[[Workload], Workload]]] = {
 }
 
 
-def _proofs(names: Sequence[str]) -> Iterator[tuple[str, Proof, bool]]:
+def _judged(names: Sequence[str]) -> Iterator[tuple[str, Proof, bool]]:
     """(title, proof, as it should be) of the cases, then of the controls that must not hold."""
-    for name in names:
-        proof = prove(name)
-        yield name, proof, proof.holds
-    for title, (name, change) in CONTROLS.items():
-        if name in names:
-            proof = prove(name, change)
-            yield title, proof, not proof.holds
+    cases = [(name, (name, _as_it_is), True) for name in names]
+    controls = [(title, asked, False) for title, asked in CONTROLS.items() if asked[0] in names]
+    every = [*cases, *controls]
+    for part in (every[at : at + TOGETHER] for at in range(0, len(every), TOGETHER)):
+        for (title, _, right), proof in zip(part, proofs([asked for _, asked, _ in part]), strict=True):
+            if isinstance(proof, Failed):
+                raise proof
+            yield title, proof, proof.holds is right
 
 
 def numeric(case: Annotated[list[str] | None, typer.Option(help="Cases to run (repeatable); all if none is given.")] = None) -> None:
@@ -419,7 +488,7 @@ def numeric(case: Annotated[list[str] | None, typer.Option(help="Cases to run (r
     if unknown:
         raise Malformed(f"case={unknown[0]} must be one of {', '.join(CASES)}")
     missed = 0
-    for title, proof, right in _proofs(names):
+    for title, proof, right in _judged(names):
         missed += not right
         left = f", left behind: {', '.join(proof.left)}" if proof.left else ""
         typer.echo(f"{'ok  ' if right else 'MISS'} {title:36s} largest difference {proof.worst:.1e} ({proof.where}){left}")

@@ -5,7 +5,7 @@ Arrays cross between processes as numpy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,19 +66,26 @@ def _gradients(sizes: MlpSizes, parameters: Mapping[str, Tensor], step: int) -> 
     return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
 
 
-def trained(workload: Workload, steps: int) -> dict[str, NDArray[Any]]:
-    """In a process group: this rank's persistent buffers after `steps` training steps, a multiple of those of the Workload."""
-    execution = Execution(workload)
-    execution.run(steps // workload.steps)
-    return {name: t.numpy() for name, t in execution.tensors.items()}
+def trained(workloads: Sequence[Workload], steps: int) -> list[dict[str, NDArray[Any]]]:
+    """In a process group: this rank's persistent buffers after `steps` training steps, a multiple of those of the Workload, of one after the other."""
+    out = []
+    for workload in workloads:
+        execution = Execution(workload)
+        execution.run(steps // workload.steps)
+        out.append({name: t.numpy() for name, t in execution.tensors.items()})
+    return out
 
 
-def distance(workload: Workload, reference: Mapping[str, NDArray[Any]], steps: int) -> tuple[float, str, list[str]]:
-    """In a process group: `worst_difference` of this rank after `steps` training steps, and the buffers that should have died and did not."""
-    execution = Execution(workload)
-    execution.run(steps // workload.steps)
-    full = {name: torch.from_numpy(a) for name, a in reference.items()}
-    return *worst_difference(execution.tensors, execution.program, execution.context, full), execution.left_behind()
+def distances(cases: Sequence[tuple[Workload, Mapping[str, NDArray[Any]]]], steps: int) -> list[tuple[float, str, list[str]]]:
+    """In a process group: per Workload and reference `worst_difference` of this rank after `steps` training steps, and the buffers that should have
+    died and did not."""
+    out = []
+    for workload, reference in cases:
+        execution = Execution(workload)
+        execution.run(steps // workload.steps)
+        full = {name: torch.from_numpy(a) for name, a in reference.items()}
+        out.append((*worst_difference(execution.tensors, execution.program, execution.context, full), execution.left_behind()))
+    return out
 
 
 def worst_difference(tensors: Mapping[str, Tensor], program: Program, context: Context, reference: Mapping[str, Tensor]) -> tuple[float, str]:
