@@ -14,6 +14,7 @@ from .collectives import collectives
 from .equality import equality
 from .errors import errors
 from .fit import fit
+from .gpu import gpu
 from .job import job
 from .lab.command import lab
 from .lecture import lecture
@@ -25,7 +26,7 @@ from .search import search
 from .tables import tables
 from .tpu import tpu
 
-COMMANDS = (published, ablation, errors, relative, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, tables, lab, search)
+COMMANDS = (published, ablation, errors, relative, collectives, tpu, network, fit, bench, equality, job, lecture, numeric, tables, lab, gpu, search)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Judge parasim against measurements that nobody here made.")
 for command in COMMANDS:

@@ -17,8 +17,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from parasim.errors import ParasimError
+from validation.__main__ import app as harness
 
 from .test_examples import ROOT, group
 
@@ -194,3 +196,14 @@ def test_commands_of_the_table_that_start_processes(prepared: Folder, command: s
     (prepared.path / "RUN.yaml").write_text(SMALL, encoding="utf-8")
     (prepared.path / "SWEEP.yaml").write_text("run: RUN.yaml\nvary: {batch.micro: [1, 2]}\nout: rows.sqlite\n", encoding="utf-8")
     shell(command.replace("--devices 64", "--devices 2"), prepared.path)
+
+
+def test_commands_of_the_harness_in_the_table_are_understood() -> None:
+    """Every row of README that starts with `python -m validation`, with its optional parts: the command is there, and so are its options. What they do is
+    tested where they are; some need a GPU, a cluster or root."""
+    commands = typer.main.get_command(harness).commands  # type: ignore[attr-defined]
+    cells = re.findall(r"^\| `python -m validation ([^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(cells) >= 8
+    for cell in cells:
+        name, *words = shlex.split(re.sub(r"[\[\]]", "", cell))
+        commands[name].make_context(name, words)  # raises for an unknown option, a missing argument, a wrong value

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
 
@@ -39,13 +41,23 @@ def test_refusals(tmp_path) -> None:
         job(launcher="torchrun")
 
 
+def test_torchrun_says_where_a_process_stands() -> None:
+    said = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+    assert environment("torchrun", said).items() <= said.items()
+
+
 @pytest.mark.processes
-def test_two_processes_of_torchrun(tmp_path) -> None:
+def test_two_processes_of_a_step_of_slurm(tmp_path) -> None:
+    """As srun starts them: each with the variables of Slurm; the same command on every one."""
     pytest.importorskip("torch")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    asked = ["-m", "validation", "job", "--launcher", "torchrun", "--runs", "1", "--out", str(tmp_path)]
-    done = subprocess.run([*launch, *asked], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    asked = [sys.executable, "-m", "validation", "job", "--launcher", "srun", "--runs", "1", "--out", str(tmp_path)]
+    where = {**SLURM, "SLURM_NTASKS": "2", "SLURM_JOB_NODELIST": "localhost", "MASTER_PORT": str(free_port())}
+    started = [
+        subprocess.Popen(asked, env={**os.environ, **where, "SLURM_PROCID": r, "SLURM_LOCALID": r}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for r in "01"
+    ]
+    said = [process.communicate(timeout=120) for process in started]
+    assert [process.returncode for process in started] == [0, 0], said
     rows = json.loads((tmp_path / "errors.json").read_text())["rows"]
     assert [row["case"] for row in rows] == ["pp2-1f1b", "dp2-bucketed", "dp2-zero3"]
     for row in rows:
@@ -55,4 +67,10 @@ def test_two_processes_of_torchrun(tmp_path) -> None:
         assert row["measured_s"] > 0.2  # five slots of 40 ms, or eight layers of it, are slept at least
     numbers = load_profile(tmp_path / "profile.yaml").numbers
     assert {"p2p.latency", "collective.all_reduce.bandwidth_factor"} <= numbers.keys() and {n.status for n in numbers.values()} == {"fitted"}
-    assert done.stdout.count("pp2-1f1b") == 1  # rank 0 alone speaks
+    assert [out.count("pp2-1f1b") for out, _ in said] == [1, 0]  # rank 0 alone speaks
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("localhost", 0))
+        return int(listener.getsockname()[1])
