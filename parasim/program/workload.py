@@ -86,6 +86,7 @@ class Workload:
     coordinates: Mapping[str, IntArray]
     loads: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     steps: int = 1
+    _rows: dict[str, IntArray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def world(self) -> int:
@@ -112,16 +113,15 @@ class Workload:
 
     def members(self, rank: int, group: str) -> IntArray:
         """The ranks of the group called `group` that holds `rank`, in axis order."""
-        return np.asarray(self.groups[group][self._rows[group][rank]])
+        return np.asarray(self.groups[group][self.rows(group)[rank]])
 
-    @cached_property
-    def _rows(self) -> dict[str, IntArray]:
-        """Per group name the row of every rank (-1: in none), int[world]."""
-        out = {}
-        for name, table in self.groups.items():
-            out[name] = np.full(self.world, -1, dtype=np.int64)
-            out[name][table[::-1].ravel()] = np.repeat(np.arange(len(table))[::-1], table.shape[1])
-        return out
+    def rows(self, group: str) -> IntArray:
+        """The row of every rank in the table of a group name (-1: in none), int[world]."""
+        if group not in self._rows:
+            table = self.groups[group]
+            self._rows[group] = np.full(self.world, -1, dtype=np.int64)
+            self._rows[group][table[::-1].ravel()] = np.repeat(np.arange(len(table))[::-1], table.shape[1])
+        return self._rows[group]
 
 
 def buffer_bytes(buffer: Buffer) -> int:

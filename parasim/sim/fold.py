@@ -22,7 +22,8 @@ from ..errors import ParasimError
 from ..hashes import DIGITS, Hashes, floats, mix
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
-from .traffic import Instances, Traffic
+from .traffic import Instances, Traffic, Uneven
+from .turns import Turns
 
 LinkColour = int
 LoadKey = tuple[Hashable, int]  # (transfer kind, phase)
@@ -56,8 +57,9 @@ def kind_of(structure: Hashable, ranks: tuple[int, ...], colour: IntArray, *, or
 
 def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool = True) -> Fold:
     """The coarsest equitable partition, or every rank alone when folding is off."""
-    refinement = _Refinement(traffic.instances(), cluster, capacity, workload.world)
-    colour = _renumbered(mix(np.asarray(workload.class_of_rank), _paces(cluster, workload.world)) if enabled else np.arange(workload.world))
+    refinement = _refinement(workload, cluster, traffic, capacity, enabled=enabled)
+    domain = refinement.domain
+    colour = _renumbered(mix(workload.class_of_rank[domain], _paces(cluster, workload.world)[domain]) if enabled else domain)
     reasons = []
     if enabled and (slow := int((cluster.paces(workload.world) != 1).sum())):
         reasons.append(f"{slow} ranks compute at another pace")
@@ -68,9 +70,21 @@ def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArr
             break
         reasons.append(f"{before} classes of ranks became {after}: their transfers meet links of other capacity or load")
         colour = refined
-    first = np.unique(colour, return_index=True)[1]
     links, loads = refinement.network(colour)
-    return Fold(colour, first[colour], links, loads, tuple(reasons))
+    first = domain[np.unique(colour, return_index=True)[1]]
+    everyone = colour[refinement.homes]
+    return Fold(everyone, first[everyone], links, loads, tuple(reasons))
+
+
+def _refinement(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool) -> _Refinement:
+    """Over one rank of each orbit where turns leave all as it is, over all ranks elsewhere."""
+    turning = traffic.turns() if enabled else None
+    if turning is not None:
+        try:
+            return _Refinement(traffic.instances(turning), cluster, capacity, workload.world, turning[0])
+        except Uneven:
+            pass
+    return _Refinement(traffic.instances(), cluster, capacity, workload.world, None)
 
 
 class Loaded(NamedTuple):
@@ -85,16 +99,19 @@ class Loaded(NamedTuple):
 class _Refinement:
     """The entries of all structures in one set of columns, and one step of refinement over them."""
 
-    def __init__(self, instances: list[Instances], cluster: Cluster, capacity: NDArray[np.float64], world: int) -> None:
-        self.all, self.cluster, self.capacity, self.world = instances, cluster, capacity, world
-        counts = [len(x.members) for x in instances]
+    def __init__(self, instances: list[Instances], cluster: Cluster, capacity: NDArray[np.float64], world: int, turns: Turns | None) -> None:
+        self.all, self.cluster, self.capacity = instances, cluster, capacity
+        self.domain = np.arange(world) if turns is None else turns.domain
+        self.homes = self.domain if turns is None else turns.homes()  # of each rank what stands for it, as a place in `domain`
+        self.order = 1 if turns is None else turns.order
+        self.members = [self.homes[x.members] for x in instances]
+        counts = [len(x.sets) for x in instances]
         self.base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        entries = [len(x.link) for x in instances]
-        self.structure = np.repeat(np.arange(len(instances)), entries)
         self.instance = _joined([x.instance + b for x, b in zip(instances, self.base, strict=False)]).astype(np.int64, copy=False)
         self.phase = _joined([x.phase for x in instances])
         self.weight = _joined([x.weight for x in instances]).astype(np.float64)
-        self.used, self.link = np.unique(_joined([x.link for x in instances]), return_inverse=True)
+        links = _joined([x.link for x in instances])
+        self.used, self.link = np.unique(links if turns is None else turns.home_links(links), return_inverse=True)
         self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used])
         self.entry = mix(floats(self.weight), self.phase.astype(np.uint64))
         self.latency = [_latencies(x) for x in instances]
@@ -102,11 +119,11 @@ class _Refinement:
     def kinds(self, colour: IntArray) -> Hashes:
         """A hash per instance: its structure and the colours of its ranks (in order for messages)."""
         out = []
-        for n, x in enumerate(self.all):
-            seen = colour[x.members].astype(np.uint64)
+        for n, (x, members) in enumerate(zip(self.all, self.members, strict=True)):
+            seen = colour[members].astype(np.uint64)
             if x.ordered:
                 seen = mix(seen, np.arange(seen.shape[1], dtype=np.uint64)[None, :])
-            out.append(mix(mix(seen).sum(axis=1, dtype=np.uint64), np.uint64(n)))
+            out.append(mix(mix(seen).sum(axis=1, dtype=np.uint64), np.uint64(n), np.uint64(x.turns)))
         return np.concatenate(out) if out else np.zeros(0, dtype=np.uint64)
 
     def link_loads(self, kinds: Hashes) -> Loaded:
@@ -130,24 +147,24 @@ class _Refinement:
         signatures = self.signatures(kinds)
         seen = mix(signatures[self.link], self.entry)
         looks = mix(kinds, _summed(seen, self.instance, len(kinds)))
-        total = np.zeros(self.world, dtype=np.uint64)
-        for x, base, latency in zip(self.all, self.base.tolist(), self.latency, strict=False):
-            look = looks[base : base + len(x.members)]
+        total = np.zeros(len(self.domain), dtype=np.uint64)
+        for x, members, base, latency in zip(self.all, self.members, self.base.tolist(), self.latency, strict=False):
+            look = looks[base : base + len(members)]
             if latency is not None:
                 look = mix(look, latency)
-            for position in range(x.members.shape[1]) if x.ordered else ():
-                np.add.at(total, x.members[:, position], mix(look, np.uint64(position + 1)))
+            for position in range(members.shape[1]) if x.ordered else ():
+                np.add.at(total, members[:, position], mix(look, np.uint64(position + 1)))
             if not x.ordered:
-                np.add.at(total, x.members, look[:, None])
+                np.add.at(total, members, look[:, None])
         return _renumbered(mix(colour.astype(np.uint64), total))
 
     def network(self, colour: IntArray) -> tuple[tuple[tuple[str, str, float, int], ...], dict[LoadKey, dict[int, float]]]:
         """The links by colour, and the loads of every kind on them, checked to be equal on all links of a colour."""
-        kinds = self.kinds(colour)
+        kinds, everyone = self.kinds(colour), colour[self.homes]
         _, first, of_link = np.unique(self.signatures(kinds), return_index=True, return_inverse=True)
         turn = np.argsort(np.argsort(first))  # colours in order of their first link
         of_link, first = turn[of_link], np.sort(first)
-        counts = np.bincount(of_link, minlength=len(first))
+        counts = np.bincount(of_link, minlength=len(first)) * self.order
         links = []
         for at, n in zip(self.used[first].tolist(), counts.tolist(), strict=True):
             link = self.cluster.links[at]
@@ -155,8 +172,8 @@ class _Refinement:
         loads: dict[LoadKey, dict[int, float]] = {}
         named: dict[int, Hashable] = {}
         for x, base in zip(self.all, self.base.tolist(), strict=False):
-            for i in np.unique(kinds[base : base + len(x.members)], return_index=True)[1].tolist():
-                named[int(kinds[base + i])] = kind_of(x.structure, tuple(x.members[i].tolist()), colour, ordered=x.ordered)
+            for i in np.unique(kinds[base : base + len(x.sets)], return_index=True)[1].tolist():
+                named[int(kinds[base + i])] = kind_of(x.structure, tuple(x.sets[i].tolist()), everyone, ordered=x.ordered)
                 for p in range(x.latency.shape[1]):
                     loads[named[int(kinds[base + i])], p] = {}
         link, key, load, entry = self.link_loads(kinds)

@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from ..collectives.plan import CollectivePlan, plan, send
 from ..cost.profile import Profile
 from ..errors import Unreachable
+from ..hashes import floats, mix, row_hashes
 from ..program.ops import P2P, Collective, Msg
 from ..program.workload import IntArray, Program, Workload
 from ..topology.cluster import Cluster
+from .turns import Orbits, Turns, turns
 
 
 class Size(NamedTuple):
@@ -33,14 +35,17 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Instances:
-    """All sets of ranks that make the transfers of one structure, as columns.
+    """The sets of ranks that make the transfers of one structure, as columns; of sets that turns take into each other, one.
 
-    `members` int[i, n]: the ranks of instance i (sender and receiver of a message). Entry e: instance `instance[e]` puts `weight[e]` bytes per
-    byte of progress on `link[e]` in phase `phase[e]`. `latency` float[i, phases].
+    `sets` int[i, n]: the ranks of instance i (sender and receiver of a message); `members` int[i, k]: those of them that folding looks at, one of
+    each orbit under the `turns` that take a set into itself (1: all of them). Entry e: instance `instance[e]` puts `weight[e]` bytes per byte of
+    progress on `link[e]` in phase `phase[e]`; of entries that turns take into each other, one. `latency` float[i, phases].
     """
 
     structure: Hashable
+    sets: IntArray
     members: IntArray
+    turns: int
     latency: NDArray[np.float64]
     instance: IntArray
     phase: IntArray
@@ -51,6 +56,10 @@ class Instances:
     def ordered(self) -> bool:
         """Are its two ends told apart?"""
         return is_message(self.structure)
+
+
+class Uneven(Exception):
+    """A plan that turns change, though they take its set of ranks into itself."""
 
 
 @dataclass(frozen=True)
@@ -129,65 +138,129 @@ class Traffic:
             out[name] = [tuple(table[i].tolist()) for i in sorted(first.tolist())]
         return out
 
-    def instances(self) -> list[Instances]:
-        """Every structure of the workload with all the sets of ranks that make it."""
+    def turns(self) -> tuple[Turns, dict[str, Orbits]] | None:
+        """What leaves the ranks of this workload as they are, with the sets that its groups have then."""
+        groups: dict[str, None] = {}
+        peers: dict[str, None] = {}
+        for collectives, messages in self._transfers:
+            groups |= {op.group: None for op, _ in collectives}
+            peers |= {m.peer: None for m, _ in messages}
+        return turns(self.workload, self.cluster, groups, peers)
+
+    @cached_property
+    def _transfers(self) -> list[tuple[list[tuple[Collective, Size]], list[tuple[Msg, int]]]]:
+        """By class."""
+        return [_transfers(program) for program in self.workload.programs]
+
+    def instances(self, turning: tuple[Turns, dict[str, Orbits]] | None = None) -> list[Instances]:
+        """Every structure of the workload with all the sets of ranks that make it, or with those that `turning` leaves. Raises Uneven."""
         largest: dict[Hashable, tuple[Collective, Size]] = {}
         users: dict[Hashable, list[int]] = {}
         out: list[Instances] = []
-        for c, program in enumerate(self.workload.programs):
-            collectives, messages = _transfers(program)
+        classes = self.workload.class_of_rank
+        domain = turning[0].domain if turning else np.arange(self.workload.world)
+        for c, (collectives, messages) in enumerate(self._transfers):
             for op, size in collectives:
                 key = self.structure(op, size)
                 if key not in largest or largest[key][1] < size:
                     largest[key] = (op, size)
                 users.setdefault(key, []).append(c)
-            ranks = np.nonzero(self.workload.class_of_rank == c)[0]
+            ranks = domain[classes[domain] == c]
             for m, nbytes in messages:
                 members = np.stack([ranks, self.workload.peers[m.peer][ranks]], axis=1)
                 out.append(self._columns(message_key(c, m, nbytes), members, lambda pair, nbytes=nbytes: self.message(nbytes, *pair)))  # type: ignore[misc]
         for key, (op, size) in largest.items():
-            table = self.workload.groups[op.group]
-            members = table[np.isin(self.workload.class_of_rank[table], users[key]).any(axis=1)]
-            out.append(self._columns(key, members, lambda ranks, op=op, size=size: self.collective(op, size, ranks)))  # type: ignore[misc]
+            table, around = self.workload.groups[op.group], None
+            if turning is not None:
+                orbits = turning[1][op.group]
+                table, around = table[orbits.rows], Around(turning[0], orbits.length) if orbits.length < turning[0].order else None
+            members = table[np.isin(classes[table], users[key]).any(axis=1)]
+            out.append(self._columns(key, members, lambda ranks, op=op, size=size: self.collective(op, size, ranks), around))  # type: ignore[misc]
         return out
 
-    def _columns(self, structure: Hashable, members: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan]) -> Instances:
-        """The instances int[k, n] of a structure: one plan for all sets of ranks that look alike on the network."""
+    def _columns(self, structure: Hashable, sets: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan], around: Around | None = None) -> Instances:
+        """The instances int[k, n] of a structure: one plan for all sets of ranks that look alike on the network, and turn `around` alike."""
         parts: list[Loads] = []
-        latency, stands = np.zeros((len(members), 0)), np.empty(len(members), dtype=np.int64)
-        self._stands[structure] = members, stands
-        for rows in self._alike(members):
+        latency, stands = np.zeros((len(sets), 0)), np.empty(len(sets), dtype=np.int64)
+        self._stands[structure] = sets, stands
+        members = around.members(sets) if around else sets
+        for rows in self._alike(sets, around):
             stands[rows] = rows[0]
-            made = planner(tuple(members[rows[0]].tolist()))
+            made = planner(tuple(sets[rows[0]].tolist()))
             if latency.shape[1] < len(made.phases):
                 latency = np.pad(latency, ((0, 0), (0, len(made.phases) - latency.shape[1])))
             latency[rows, : len(made.phases)] = [phase.latency for phase in made.phases]
-            parts += self._spread(made, members, rows, planner)
-        return Instances(structure, members, latency, *(np.concatenate([getattr(p, c) for p in (Loads(), *parts)]) for c in Loads._fields))
+            parts += self._spread(made, sets, rows, planner, around)
+        columns = (np.concatenate([getattr(p, c) for p in (Loads(), *parts)]) for c in Loads._fields)
+        return Instances(structure, sets, members, around.times if around else 1, latency, *columns)
 
-    def _alike(self, members: IntArray) -> list[IntArray]:
-        """The rows of `members` that look alike, as lists of row numbers."""
-        if self.cluster.alike is None or len(members) < 2:
-            return [np.array([i]) for i in range(len(members))]
-        inverse = np.unique(self.cluster.alike.looks(members), return_inverse=True)[1]
+    def _alike(self, sets: IntArray, around: Around | None) -> list[IntArray]:
+        """The rows of `sets` that look alike, as lists of row numbers."""
+        if self.cluster.alike is None or len(sets) < 2:
+            return [np.array([i]) for i in range(len(sets))]
+        looks = self.cluster.alike.looks(sets)
+        if around is not None:
+            looks = mix(looks, row_hashes(around.places(sets)))
+        inverse = np.unique(looks, return_inverse=True)[1]
         order = np.argsort(inverse, kind="stable")
         return np.split(order, np.nonzero(np.diff(inverse[order]))[0] + 1)
 
-    def _spread(self, made: CollectivePlan, members: IntArray, rows: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan]) -> Iterator[Loads]:
+    def _spread(
+        self, made: CollectivePlan, sets: IntArray, rows: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan], around: Around | None
+    ) -> Iterator[Loads]:
         """What the plan of the first of `rows` puts on the links, and the same for the others with links of their own."""
         for p, part in enumerate(made.phases):
             if not part.weights:
                 continue
-            links, weights = (np.array(column) for column in zip(*part.weights, strict=True))
+            links, weights = np.array([link for link, _ in part.weights]), np.array([weight for _, weight in part.weights], dtype=np.float64)
+            if around is not None:
+                links, weights = around.once(links, weights)
             found = links[None]
             if len(rows) > 1:
                 assert self.cluster.alike is not None
-                translated = self.cluster.alike.translate(links, members[rows[0]], members[rows])
+                translated = self.cluster.alike.translate(links, sets[rows[0]], sets[rows])
+                if translated is None and around is not None:
+                    raise Uneven
                 if translated is None:  # a link that no member leads to: each by itself
-                    yield from (load for row in rows for load in self._spread(planner(tuple(members[row].tolist())), members, np.array([row]), planner))
+                    yield from (load for row in rows for load in self._spread(planner(tuple(sets[row].tolist())), sets, np.array([row]), planner, None))
                     return
                 found = translated
-            yield Loads(np.repeat(rows, len(links)), np.full(found.size, p), found.ravel(), np.tile(weights, len(rows)).astype(np.float64))
+            yield Loads(np.repeat(rows, len(links)), np.full(found.size, p), found.ravel(), np.tile(weights, len(rows)))
+
+
+class Around(NamedTuple):
+    """Sets of ranks that `length` of some turns take into themselves."""
+
+    turns: Turns
+    length: int
+
+    @property
+    def times(self) -> int:
+        """Turns of a set into itself, the last of them to where it was."""
+        return self.turns.order // self.length
+
+    def places(self, sets: IntArray) -> IntArray:
+        """Where each member of each set is taken, as a place in its set."""
+        return self.turns.places(sets, self.length)
+
+    def members(self, sets: IntArray) -> IntArray:
+        """Of every set one member of each orbit; int[k, n / times]."""
+        places = self.places(sets)
+        at, least = places, np.broadcast_to(np.arange(sets.shape[1]), sets.shape).copy()
+        for _ in range(self.times - 1):
+            least = np.minimum(least, at)
+            at = np.take_along_axis(places, at, axis=1)
+        first = least == np.arange(sets.shape[1])
+        return np.asarray(sets[first].reshape(len(sets), -1))
+
+    def once(self, links: IntArray, weights: NDArray[np.float64]) -> tuple[IntArray, NDArray[np.float64]]:
+        """One link of each orbit. Raises Uneven where its links do not all carry the same."""
+        order, turned = np.argsort(links), self.turns.turned_links(links, self.length)
+        after = np.argsort(turned)
+        if not (np.array_equal(links[order], turned[after]) and np.array_equal(floats(weights[order]), floats(weights[after]))):
+            raise Uneven
+        first = self.turns.phases(links) < self.length
+        return links[first], weights[first]
 
 
 class Loads(NamedTuple):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from .alike import Alike
     from .bulk import Climbs
+    from .pods import Pods
 
 Floats = NDArray[np.float64]
 MANY = 512  # pairs from which columns of routes pay
@@ -71,6 +72,7 @@ class LinkColumns(Sequence[Link]):
     bandwidths: Floats
     latencies: Floats
     kinds: NDArray[np.int64]
+    pods: Pods | None = None  # of the devices in the order of the network
 
 
 class Router(Protocol):
@@ -156,6 +158,14 @@ class Cluster:
         from .alike import alike
 
         return alike(self._climbs, self.servers, self.bandwidths, self.latencies, self.kinds)
+
+    @cached_property
+    def pods(self) -> Pods | None:
+        """Its pods, where they are equal and the devices in their order."""
+        pods = self.links.pods if isinstance(self.links, LinkColumns) else None
+        if pods is None or self._climbs is None or not np.array_equal(self._climbs.chains[0].nodes[:, 0], np.arange(pods.count * pods.devices)):
+            return None
+        return pods
 
     @cached_property
     def servers(self) -> NDArray[np.int64]:

@@ -17,6 +17,7 @@ from .bulk import Climb, Climbs, Ints
 from .cluster import LINK_KINDS, Accelerator, Cluster, Exchange, Floats, Link, LinkColumns
 from .draft import Wire
 from .fat_tree import FatTree
+from .pods import Pods
 from .routing import UpDown
 
 SMALLEST = 512  # devices from which columns pay
@@ -96,6 +97,16 @@ class Shape:
         first, per_server = self.outside
         return first + self.servers * per_server
 
+    @property
+    def pods(self) -> Pods | None:
+        """What can change places; None where the last pod has fewer servers."""
+        count, rest = divmod(self.servers, self.net.pod_nodes)
+        if rest or count < 2:
+            return None
+        first, per_server = self.outside
+        inside = (0, first // count), (first, per_server * self.net.pod_nodes)
+        return Pods(count, self.net.pod_nodes * self.size, (*inside, (self.top, 2 * self.per_pod * self.uplinks)))
+
     def __len__(self) -> int:
         return self.top + 2 * self.leaves * self.uplinks
 
@@ -149,7 +160,7 @@ class Links(LinkColumns):
 
     def __init__(self, shape: Shape, whole: Callable[[], Cluster]) -> None:
         wire, net = shape.wire, shape.net
-        self.shape, self.whole = shape, whole
+        self.shape, self.whole, self.pods = shape, whole, shape.pods
         self.bandwidths = shape.column(wire.bandwidth, shape.port, shape.port, shape.spine_bandwidth if shape.uplinks else 0.0)
         self.latencies = shape.column(wire.latency / 2, net.latency / 2, 0.0, net.spine_latency / 2)
         self.kinds = shape.column(*(LINK_KINDS.index(kind) for kind in (wire.kind, "leaf", "nic", "spine"))).astype(np.int64)

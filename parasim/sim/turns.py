@@ -1,0 +1,142 @@
+"""Turns: a workload that stays as it is when equal pods of its network change places in a circle.
+
+Ranks that such a turn takes into each other do the same at the same time, so that folding looks at one of each orbit and at the links of its
+pod. A turn is kept only where programs, paces, peers and groups are found to be unchanged by it; that plans of collectives are is found when they
+are made (`traffic`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..hashes import row_hashes
+from ..program.workload import IntArray, Workload
+from ..topology.cluster import Cluster
+from ..topology.pods import Pods
+
+
+class Orbits(NamedTuple):
+    """Of the sets of ranks of one group name: a row of each orbit, and how many turns take it into itself again, in another order of its ranks if
+    they are fewer than `Turns.order`."""
+
+    rows: IntArray
+    length: int
+
+
+@dataclass(frozen=True)
+class Turns:
+    """The first `used` pods lie in circles of `ring` pods; a turn takes every pod `step` pods on in its circle."""
+
+    pods: Pods
+    used: int
+    ring: int
+    step: int
+
+    @property
+    def order(self) -> int:
+        """Turns after which all is as before."""
+        return self.ring // self.step
+
+    @property
+    def domain(self) -> IntArray:
+        """One rank of every orbit, the first of each, ascending."""
+        pods = np.arange(self.used)
+        pods = pods[pods % self.ring < self.step]
+        return np.asarray((pods[:, None] * self.pods.devices + np.arange(self.pods.devices)).ravel())
+
+    def turned(self, times: int = 1) -> IntArray:
+        """Where each rank is after so many turns; int[ranks]."""
+        return np.asarray((self.turned_pods(times)[:, None] * self.pods.devices + np.arange(self.pods.devices)).ravel())
+
+    def turned_pods(self, times: int = 1) -> IntArray:
+        """Where each pod in use is after so many turns."""
+        return self._turned(np.arange(self.used), times)
+
+    def homes(self) -> IntArray:
+        """The place in `domain` of what stands for each rank; int[ranks]."""
+        pods = np.arange(self.used)
+        turn, phase = np.divmod(pods, self.ring)
+        place = turn * self.step + phase % self.step
+        return np.asarray((place[:, None] * self.pods.devices + np.arange(self.pods.devices)).ravel())
+
+    def phases(self, links: IntArray) -> IntArray:
+        """How many turns away each link is from the one that stands for it."""
+        return np.asarray(self.pods.placed(links)[0] % self.ring // self.step)
+
+    def home_links(self, links: IntArray) -> IntArray:
+        """The links that stand for these."""
+        pod, link = self.pods.placed(links)
+        return self.pods.moved(link, pod - pod % self.ring + pod % self.ring % self.step)
+
+    def turned_links(self, links: IntArray, times: int) -> IntArray:
+        """Where links are after so many turns."""
+        pod, link = self.pods.placed(links)
+        return self.pods.moved(link, self._turned(pod, times))
+
+    def _turned(self, pods: IntArray, times: int) -> IntArray:
+        phase = pods % self.ring
+        return pods - phase + (phase + times * self.step) % self.ring
+
+    def orbits(self, table: IntArray, row_of: IntArray) -> Orbits | None:
+        """Those of disjoint sets of ranks int[k, n], `row_of[rank]` the row that holds it; None where turns change the sets, or their orders within an
+        orbit."""
+        if (row_of >= 0).sum() != table.size:
+            return None  # a rank in several
+        turned = self.turned()
+        after = row_of[turned[table]]
+        if (after != after[:, :1]).any() or (after < 0).any():
+            return None
+        after, held = after[:, 0], row_of[self.domain]
+        rows = np.unique(held[held >= 0])
+        at, least, length = after[rows], rows.copy(), 1
+        while (at != rows).any():
+            if (at == rows).any() or length > self.order:
+                return None  # orbits of several lengths
+            least, at, length = np.minimum(least, at), after[at], length + 1
+        rows = rows[least == rows]
+        at, ranks = rows, table[rows]
+        for _ in range(length - 1):
+            at, ranks = after[at], turned[ranks]
+            if not np.array_equal(table[at], ranks):
+                return None
+        return Orbits(rows, length)
+
+    def places(self, members: IntArray, length: int) -> IntArray:
+        """Sets that `length` turns take into themselves: where each of their members is then, as a place in the set; int[k, n]."""
+        where = np.zeros(self.used * self.pods.devices, dtype=np.int64)
+        where[members] = np.arange(members.shape[1])
+        return np.asarray(where[self.turned(length)[members]])
+
+    def keep(self, workload: Workload, paces: NDArray[np.float64], peers: Iterable[str]) -> bool:
+        """Are programs, paces and peers the same after a turn?"""
+        turned = self.turned()
+        classes = workload.class_of_rank
+        if not (np.array_equal(classes[turned], classes) and np.array_equal(paces[turned], paces)):
+            return False
+        for name in peers:
+            peer = workload.peers[name]
+            if not np.array_equal(peer[turned], np.where(peer < 0, peer, turned[peer])):
+                return False
+        return True
+
+
+def turns(workload: Workload, cluster: Cluster, groups: Iterable[str], peers: Iterable[str]) -> tuple[Turns, dict[str, Orbits]] | None:
+    """The turn of the highest order that changes nothing of the ranks, with the orbits of the sets of ranks of each of `groups`; None: no such turn."""
+    pods = cluster.pods
+    if pods is None or workload.world % pods.devices or workload.world < 2 * pods.devices:
+        return None
+    used, paces = workload.world // pods.devices, cluster.paces(workload.world)
+    rings = [ring for ring in range(used, 1, -1) if used % ring == 0]
+    found = [Turns(pods, used, ring, step) for ring in rings for step in range(1, ring) if ring % step == 0]
+    looks = row_hashes(np.stack([workload.class_of_rank.view(np.uint64), paces.view(np.uint64)], axis=1).reshape(used, -1))
+    for one in sorted(found, key=lambda t: -t.order):
+        if np.array_equal(looks[one.turned_pods()], looks) and one.keep(workload, paces, peers):
+            orbits = {name: one.orbits(workload.groups[name], workload.rows(name)) for name in groups}
+            if all(o is not None for o in orbits.values()):
+                return one, {name: o for name, o in orbits.items() if o is not None}
+    return None

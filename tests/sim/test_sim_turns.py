@@ -1,0 +1,125 @@
+"""Folding by turns of equal pods gives the same partition, links and loads as folding every rank, and is given up wherever something differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parasim.collectives.plan import capacity
+from parasim.config import build
+from parasim.config.run import Run
+from parasim.lowering import lower
+from parasim.program.workload import Workload
+from parasim.sim import simulate
+from parasim.sim.fold import fold
+from parasim.sim.traffic import Traffic, Uneven
+from parasim.topology.changes import place, scale, slow
+
+DENSE: dict[str, Any] = {
+    "model": {"kind": "transformer", "layers": 8, "hidden": 1024, "heads": 16, "vocab": 32000},
+    "cluster": "h100-hgx-ib400",  # pods of 32 servers of 8
+    "zero": {"stage": 1},
+}
+SPARSE = DENSE | {"model": DENSE["model"] | {"experts": {"count": 16, "topk": 2, "ffn": 512}}}
+
+
+def case(devices: int, like: dict[str, Any] = DENSE, m: int = 2, **more: Any) -> Run:
+    degrees = more.get("parallel", {})
+    replicas = devices // degrees.get("tp", 1) // degrees.get("pp", 1) // degrees.get("cp", 1)
+    return build(like | {"devices": devices, "batch": {"global": m * replicas, "micro": 1, "sequence": 1024}, "parallel": degrees} | more)
+
+
+CASES: dict[str, tuple[Callable[[], Run], int | None]] = {  # and the order of the turn: pods of a circle over those that a turn passes
+    "replicas": (lambda: case(1024), 4),
+    "tensor parallel": (lambda: case(1024, parallel={"tp": 8}), 4),
+    "two stages of two pods": (lambda: case(1024, parallel={"tp": 8, "pp": 2}), 2),
+    "stages of a pod": (lambda: case(1024, parallel={"tp": 8, "pp": 4}), None),
+    "two stages, eight pods, all parameters gathered": (lambda: case(2048, parallel={"pp": 2}, zero={"stage": 1}), 4),
+    "sharded over one pod": (lambda: case(1024, zero={"stage": 3, "shard": 256}), 4),
+    "sharded over two pods": (lambda: case(1024, zero={"stage": 3, "shard": 512}), 2),
+    "sharded over a server": (lambda: case(1024, zero={"stage": 3, "shard": 8}), 4),
+    "context": (lambda: case(1024, parallel={"cp": 4, "tp": 2}), 4),
+    "experts": (lambda: case(1024, SPARSE, parallel={"ep": 16}), 4),
+    "experts over all": (lambda: case(512, SPARSE | {"model": SPARSE["model"] | {"experts": {"count": 512, "topk": 2, "ffn": 512}}}, parallel={"ep": 512}), 2),
+    "a pod that is not whole": (lambda: case(1024 - 8), None),
+    "one pod": (lambda: case(256), None),
+}
+
+
+def everyone(run: Run, workload: Workload) -> Traffic:
+    """Traffic that knows no turn."""
+
+    class Each(Traffic):
+        def turns(self) -> None:
+            return None
+
+    return Each(workload, run.cluster, run.profile)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_partition_is_that_of_all_ranks(name: str) -> None:
+    build_run, order = CASES[name]
+    run = build_run()
+    workload = lower(run.plan).bound
+    traffic, rates = Traffic(workload, run.cluster, run.profile), capacity(run.cluster, run.profile)
+    turning = traffic.turns()
+    assert (None if turning is None else turning[0].order) == order
+    few, all_ = fold(workload, run.cluster, traffic, rates), fold(workload, run.cluster, everyone(run, workload), rates)
+    assert np.array_equal(few.colour, all_.colour)
+    assert np.array_equal(few.representative, all_.representative)
+    assert few.links == all_.links
+    assert few.loads.keys() == all_.loads.keys()
+    for kind, loads in few.loads.items():
+        assert loads == pytest.approx(all_.loads[kind], rel=1e-12)  # sums in another order
+
+
+def test_a_turn_is_a_permutation_that_keeps_every_set() -> None:
+    run = CASES["two stages, eight pods, all parameters gathered"][0]()
+    workload = lower(run.plan)
+    turning = Traffic(workload, run.cluster, run.profile).turns()
+    assert turning is not None
+    turned = turning[0].turned()
+    assert sorted(turned.tolist()) == list(range(2048))
+    for table in workload.groups.values():
+        assert {frozenset(row) for row in turned[table].tolist()} == {frozenset(row) for row in table.tolist()}
+    assert np.array_equal(turning[0].turned(turning[0].order), np.arange(2048))
+    assert np.array_equal(turning[0].domain[turning[0].homes()][turned], turning[0].domain[turning[0].homes()])  # an orbit has one home
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda c: slow(c, 300, 1.2), lambda c: scale(c, "pod1.leaf0-spine3", 0.5), lambda c: place(c, [1, 0, *range(2, 1024)])],
+    ids=["a slow device", "a slow link", "another order"],
+)
+def test_what_differs_ends_the_turn(change: Any) -> None:
+    run = CASES["replicas"][0]()
+    assert Traffic(lower(run.plan), run.cluster, run.profile).turns() is not None
+    assert Traffic(lower(run.plan), change(run.cluster), run.profile).turns() is None
+
+
+def test_a_plan_that_turns_change_is_found_and_all_ranks_are_folded() -> None:
+    """Two binary trees over 512 ranks have a root each, which no turn of their two pods leaves where it is."""
+    run = case(512, zero={"stage": 0})
+    run = replace(run, profile=replace(run.profile, algorithms={"all_reduce": "tree"}))
+    workload = lower(run.plan)
+    traffic, rates = Traffic(workload, run.cluster, run.profile), capacity(run.cluster, run.profile)
+    turning = traffic.turns()
+    assert turning is not None
+    with pytest.raises(Uneven):
+        traffic.instances(turning)
+    few, all_ = fold(workload, run.cluster, traffic, rates), fold(workload, run.cluster, everyone(run, workload), rates)
+    assert np.array_equal(few.colour, all_.colour)
+    assert few.links == all_.links
+
+
+def test_times_are_those_without_folding() -> None:
+    run = case(512, parallel={"tp": 8})  # two pods, a turn of order 2
+    workload = lower(run.plan)
+    folded, whole = simulate(workload, run.cluster, run.profile), simulate(workload, run.cluster, run.profile, fold=False)
+    assert folded.makespan == pytest.approx(whole.makespan, rel=1e-9)
+    for rank in (0, 7, 255, 256, 511):
+        assert folded.of(rank)["end"] == pytest.approx(whole.of(rank)["end"], rel=1e-9)
