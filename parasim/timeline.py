@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +139,20 @@ class Part:
         return rows
 
 
+class Source(Protocol):
+    """Where the rows of a Timeline come from once somebody wants them."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Its kept ranks, in order."""
+        ...
+
+    @property
+    def flows(self) -> NDArray[Any]:
+        """Its flows."""
+        ...
+
+
 @dataclass(frozen=True)
 class Timeline:
     """Columns of one or more steps.
@@ -147,7 +161,8 @@ class Timeline:
     `representative` int[world] gives the rank whose rows stand for each rank; `links` names and kinds of the links that `flows` index, each
     (name, kind, bytes/s, multiplicity). `meta` holds the source (`simulated` or `measured`), capacities, provenance.
 
-    One that is made `of_parts` writes `ops`, `memory` and `edges` out when they are first asked for; `parts` does without.
+    One that is made `of_parts` writes `ops`, `memory` and `edges` out when they are first asked for; `parts` does without. One that is made
+    `of_source` asks that for its parts and flows then.
     """
 
     ops: NDArray[Any]
@@ -168,19 +183,33 @@ class Timeline:
         timeline.__dict__.update({"links": (), "meta": {}} | fields | {"_parts": tuple(parts)})
         return timeline
 
-    def __getattr__(self, name: str) -> NDArray[Any]:
+    @classmethod
+    def of_source(cls, source: Source, **fields: Any) -> Timeline:
+        """A Timeline of the parts and flows of `source`; `fields` are the others."""
+        timeline = object.__new__(cls)
+        timeline.__dict__.update({"links": (), "meta": {}} | fields | {"_source": source})
+        return timeline
+
+    def __getattr__(self, name: str) -> Any:
         """Write out a column that is not there yet."""
-        if name not in _WRITTEN or "_parts" not in self.__dict__:
+        if name in ("_parts", "flows") and "_source" in self.__dict__:
+            self.__dict__["_parts"], self.__dict__["flows"] = self._source.parts, self._source.flows
+        elif name in _WRITTEN and self.__dict__.keys() & {"_parts", "_source"}:
+            self.__dict__[name] = _WRITTEN[name](self.parts)
+        else:
             raise AttributeError(f"a Timeline has no {name}")
-        self.__dict__[name] = column = _WRITTEN[name](self.parts)
-        return column
+        return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: parts and flows, not what they come from."""
+        return {"_parts": self.parts, "flows": self.flows} | {k: v for k, v in self.__dict__.items() if k != "_source"}
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """The kept ranks, in order, without writing out the columns."""
-        if "_parts" not in self.__dict__:
+        if not self.__dict__.keys() & {"_parts", "_source"}:
             self.__dict__["_parts"] = tuple(_cut(self))
-        found: tuple[Part, ...] = self.__dict__["_parts"]
+        found: tuple[Part, ...] = self._parts
         return found
 
     def part(self, rank: int) -> Part | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from .program.ops import AXES, CATEGORIES, Collective, Compute, Op
 from .program.workload import Program
 from .timeline import COLLECTIVE, COMPUTE, FIXED, FLOWS, NO_LIVES, OPS, P2P, Lives, Part, Script, Timeline
 
+AXIS: Mapping[str | None, int] = {name: i for i, name in enumerate(AXES)}
+CATEGORY: Mapping[str | None, int] = {name: i for i, name in enumerate(CATEGORIES)}
 LABELS = ("kind", "stream", "phase", "axis", "stage", "layer")
 
 
@@ -27,49 +29,50 @@ def names(programs: Iterable[Program]) -> tuple[tuple[str, ...], tuple[str, ...]
     return tuple(streams), tuple(phases), tuple(buffers)
 
 
-def script(resolved: Resolved, streams: Sequence[str], phases: Sequence[str], buffers: Sequence[str], sent: NDArray[np.float64]) -> Script:
-    """What ranks of a Program have in common; `sent` float[n] are the wire bytes of its ops, the names are those of `names`."""
-    program, n = resolved.program, len(resolved)
-    stream, phase = {s: i for i, s in enumerate(streams)}, {p: i for i, p in enumerate(phases)}
-    static = {name: np.array([_static(op, stream, phase) for op in body], dtype=np.int64).reshape(-1, 7) for name, body in program.bodies.items()}
-    table = np.concatenate([static[c.body] for c in program.calls]) if program.calls else np.zeros((0, 7), dtype=np.int64)
-    widest = max((len(c.microbatches) for c in program.calls), default=0)
-    slots = np.array([(*c.microbatches, *[-1] * (widest - len(c.microbatches)), -1) for c in program.calls], dtype=np.int64).reshape(-1, widest + 1)
-    columns = {name: table[:, i].astype(OPS[name]) for i, name in enumerate(LABELS)} | {
-        "op": np.arange(n, dtype=np.int32),
-        "microbatch": slots[resolved.call, table[:, 6]].astype(np.int32),
-        "step": np.array([c.step for c in program.calls], dtype=np.int16)[resolved.call],
-        "bytes": sent,
-    }
-    waiting = np.repeat(np.arange(n, dtype=np.int32), np.diff(resolved.edge_start))
-    return Script({name: columns[name] for name in FIXED}, waiting, resolved.edges.astype(np.int32), _lives(resolved, buffers))
+class Scribe:
+    """Writes Scripts whose columns index these names (those of `names`)."""
 
+    def __init__(self, streams: Sequence[str], phases: Sequence[str], buffers: Sequence[str]) -> None:
+        self.stream, self.phase = {s: i for i, s in enumerate(streams)}, {p: i for i, p in enumerate(phases)}
+        self.buffer = {b: i for i, b in enumerate(buffers)}
 
-def _lives(resolved: Resolved, buffers: Sequence[str]) -> Lives:
-    """The lifetimes of buffers that have bytes and a category."""
-    program, number = resolved.program, {b: i for i, b in enumerate(buffers)}
-    nbytes = np.array([program.sizes[b] for b in resolved.buffers], dtype=np.float64)
-    category = np.array([_category(program, b) for b in resolved.buffers], dtype=np.int8)
-    place = np.array([number[b] for b in resolved.buffers], dtype=np.int32)
-    kept = np.flatnonzero((category[resolved.generation_buffer] >= 0) & (nbytes[resolved.generation_buffer] > 0))
-    counts = np.diff(resolved.last_start)
-    users = resolved.last_users[np.repeat(np.isin(np.arange(len(counts)), kept, assume_unique=True), counts)]
-    which = resolved.generation_buffer[kept]
-    first = np.concatenate([[0], np.cumsum(counts[kept])])
-    return Lives(place[which], category[which], nbytes[which], resolved.birth[kept].astype(np.int32), first.astype(np.int32), users.astype(np.int32))
+    def script(self, resolved: Resolved, sent: NDArray[np.float64]) -> Script:
+        """What ranks of a Program have in common; `sent` float[n] are the wire bytes of its ops."""
+        program, n = resolved.program, len(resolved)
+        static = {name: self._static(body) for name, body in program.bodies.items()}
+        table = np.concatenate([static[c.body] for c in program.calls]) if program.calls else np.zeros((0, 7), dtype=np.int64)
+        widest = max((len(c.microbatches) for c in program.calls), default=0)
+        slots = np.array([(*c.microbatches, *[-1] * (widest - len(c.microbatches)), -1) for c in program.calls], dtype=np.int64).reshape(-1, widest + 1)
+        columns = {name: table[:, i].astype(OPS[name]) for i, name in enumerate(LABELS)} | {
+            "op": np.arange(n, dtype=np.int32),
+            "microbatch": slots[resolved.call, table[:, 6]].astype(np.int32),
+            "step": np.array([c.step for c in program.calls], dtype=np.int16)[resolved.call],
+            "bytes": sent,
+        }
+        waiting = np.repeat(np.arange(n, dtype=np.int32), np.diff(resolved.edge_start))
+        return Script({name: columns[name] for name in FIXED}, waiting, resolved.edges.astype(np.int32), self._lives(resolved))
 
+    def _lives(self, resolved: Resolved) -> Lives:
+        """The lifetimes of buffers that have bytes and a category."""
+        program, buffers = resolved.program, resolved.buffers
+        nbytes = np.array([program.sizes[b] for b in buffers], dtype=np.float64)
+        category = np.array([CATEGORY.get(program.buffers[b].category, -1) for b in buffers], dtype=np.int8)
+        place = np.array(list(map(self.buffer.__getitem__, buffers)), dtype=np.int32)
+        kept = (category[resolved.generation_buffer] >= 0) & (nbytes[resolved.generation_buffer] > 0)
+        counts = np.diff(resolved.last_start)
+        users = resolved.last_users[np.repeat(kept, counts)]
+        which = resolved.generation_buffer[kept]
+        first = np.concatenate([[0], np.cumsum(counts[kept])])
+        return Lives(place[which], category[which], nbytes[which], resolved.birth[kept].astype(np.int32), first.astype(np.int32), users.astype(np.int32))
 
-def _category(program: Program, buffer: str) -> int:
-    category = program.buffers[buffer].category
-    return CATEGORIES.index(category) if category in CATEGORIES else -1
-
-
-def _static(op: Op, stream: dict[str, int], phase: dict[str, int]) -> tuple[int, ...]:
-    """kind, stream, phase, axis, stage, layer, slot of a template (slot -1: the last entry of a call's slots)."""
-    kind = COMPUTE if isinstance(op, Compute) else COLLECTIVE if isinstance(op, Collective) else P2P
-    label = op.label
-    axis = AXES.index(label.axis) if label.axis in AXES else -1
-    return kind, stream[op.stream], phase[label.phase], axis, label.stage, label.layer, label.slot
+    def _static(self, body: Sequence[Op]) -> NDArray[np.int64]:
+        """kind, stream, phase, axis, stage, layer, slot of templates (slot -1: the last entry of a call's slots); int[n, 7]."""
+        rows = []
+        for op in body:
+            label = op.label
+            kind = COMPUTE if isinstance(op, Compute) else COLLECTIVE if isinstance(op, Collective) else P2P
+            rows.append((kind, self.stream[op.stream], self.phase[label.phase], AXIS.get(label.axis, -1), label.stage, label.layer, label.slot))
+        return np.array(rows, dtype=np.int64).reshape(-1, 7)
 
 
 def merged(timeline: Timeline) -> Timeline:

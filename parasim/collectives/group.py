@@ -145,6 +145,7 @@ def rank_order(members: tuple[str, ...], cluster: Cluster) -> Rings:
     return (members,)
 
 
+@lru_cache(maxsize=64)
 def rails(members: tuple[str, ...], cluster: Cluster) -> Rings:
     """Rings that pass each server once: as many as the least populated server has members, each leaving it by another member's port.
 

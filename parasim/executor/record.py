@@ -13,7 +13,7 @@ from ..program.edges import Resolved
 from ..program.ops import P2P, Collective, Compute, Op
 from ..program.workload import Workload
 from ..timeline import FLOWS, NO_LIVES, Part, Script, Timeline
-from ..timeline_columns import names, script
+from ..timeline_columns import Scribe, names
 
 Times = NDArray[np.float64]  # float[n, 3]: ready, start, end of every instance in seconds; nan where it did not happen
 
@@ -46,13 +46,13 @@ def timeline(workload: Workload, resolved: Mapping[int, Resolved], times: Mappin
     """The Timeline of the ranks in `times`. `resolved` has the columns of every rank's Program; instances that did not end are left out,
     and the memory of a rank that did not finish."""
     streams, phases, buffers = names(workload.programs)
-    starts = _together(workload, resolved, times)
+    scribe, starts = Scribe(streams, phases, buffers), _together(workload, resolved, times)
     parts = []
     for rank in sorted(times):
         ready, began, end = times[rank].T
         start = np.fmax(began, np.minimum(starts[rank], end))
         sent = np.array([wire_bytes(workload, rank, resolved[rank].op(i)) for i in range(len(end))], dtype=np.float64)
-        whole = script(resolved[rank], streams, phases, buffers, sent)
+        whole = scribe.script(resolved[rank], sent)
         done = ~np.isnan(end)
         parts.append(Part(rank, whole, ready, start, end) if done.all() else _cut_short(Part(rank, whole, ready, start, end), done))
     return Timeline.of_parts(

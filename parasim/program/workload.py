@@ -86,7 +86,6 @@ class Workload:
     coordinates: Mapping[str, IntArray]
     loads: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     steps: int = 1
-    _rows: dict[str, IntArray] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def world(self) -> int:
@@ -114,6 +113,10 @@ class Workload:
     def members(self, rank: int, group: str) -> IntArray:
         """The ranks of the group called `group` that holds `rank`, in axis order."""
         return np.asarray(self.groups[group][self.rows(group)[rank]])
+
+    @cached_property
+    def _rows(self) -> dict[str, IntArray]:
+        return {}
 
     def rows(self, group: str) -> IntArray:
         """The row of every rank in the table of a group name (-1: in none), int[world]."""

@@ -22,7 +22,8 @@ from ..errors import ParasimError
 from ..hashes import DIGITS, Hashes, floats, mix
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
-from .traffic import Instances, Traffic, Uneven
+from .instances import Instances, Uneven, instances, turning
+from .traffic import Traffic
 from .turns import Turns
 
 LinkColour = int
@@ -78,13 +79,13 @@ def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArr
 
 def _refinement(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool) -> _Refinement:
     """Over one rank of each orbit where turns leave all as it is, over all ranks elsewhere."""
-    turning = traffic.turns() if enabled else None
-    if turning is not None:
+    around = turning(traffic) if enabled else None
+    if around is not None:
         try:
-            return _Refinement(traffic.instances(turning), cluster, capacity, workload.world, turning[0])
+            return _Refinement(instances(traffic, around), cluster, capacity, workload.world, around[0])
         except Uneven:
             pass
-    return _Refinement(traffic.instances(), cluster, capacity, workload.world, None)
+    return _Refinement(instances(traffic), cluster, capacity, workload.world, None)
 
 
 class Loaded(NamedTuple):
@@ -110,7 +111,7 @@ class _Refinement:
         self.instance = _joined([x.instance + b for x, b in zip(instances, self.base, strict=False)]).astype(np.int64, copy=False)
         self.phase = _joined([x.phase for x in instances])
         self.weight = _joined([x.weight for x in instances]).astype(np.float64)
-        links = _joined([x.link for x in instances])
+        links = _joined([x.link for x in instances]).astype(np.int64, copy=False)
         self.used, self.link = np.unique(links if turns is None else turns.home_links(links), return_inverse=True)
         self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used])
         self.entry = mix(floats(self.weight), self.phase.astype(np.uint64))

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..program.ops import P2P
 from .fold import Fold
 from .ranks import Rank
 from .steps import Route, Step
@@ -33,7 +32,7 @@ class Known:
         for i, step in enumerate(body) if self.fusing else ():
             if step.route is not None:
                 seconds[i], sets[i] = self._collective(step.route, step.user)
-            elif not isinstance(step.op, P2P):
+            elif not step.messages:
                 seconds[i] = step.price
         return seconds, sets
 

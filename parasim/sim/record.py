@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..cost.pricing import PRICES, flops
 from ..program.ops import Compute
 from ..program.workload import Program
 from ..timeline import Part, Script, Timeline
-from ..timeline_columns import names, script
+from ..timeline_columns import Scribe, names
 from .engine import Engine
 from .fold import LoadKey
 from .ranks import Rank
@@ -34,22 +35,11 @@ class Flows(NamedTuple):
 
 
 def record(engine: Engine) -> Timeline:
-    """All simulated ranks, flows by link colour, memory from lifetimes."""
-    streams, phases, buffers = names({id(p): p for p in (rank.program for rank in engine.ranks)}.values())
-    scripts: dict[Hashable, Script] = {}
-    parts, first, at = [], [], 0
-    for rank in engine.ranks:
-        sent = {name: tuple(step.sent for step in steps) for name, steps in rank.steps.items()}
-        key = id(rank.program), tuple(sent.items())
-        if key not in scripts:
-            wire = np.concatenate([np.zeros(0), *(np.array(sent[call.body]) for call in rank.program.calls)])
-            scripts[key] = script(rank.resolved, streams, phases, buffers, wire)
-        parts.append(Part(rank.rank, scripts[key], *rank.times()))
-        first.append(at)
-        at += len(rank.resolved)
-    return Timeline.of_parts(
-        parts,
-        flows=_flows(engine, dict(zip((p.rank for p in parts), first, strict=True))),
+    """All simulated ranks, flows by link colour, memory from lifetimes; rows are made when they are asked for."""
+    recorded = _Recorded(engine)
+    streams, phases, buffers = recorded.names
+    return Timeline.of_source(
+        recorded,
         representative=engine.fold.representative,
         streams=streams,
         phases=phases,
@@ -57,6 +47,33 @@ def record(engine: Engine) -> Timeline:
         links=engine.fold.links,
         meta=_meta(engine),
     )
+
+
+class _Recorded:
+    """A finished engine, as the source of a Timeline."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.names = names({id(p): p for p in (rank.program for rank in engine.ranks)}.values())
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The simulated ranks."""
+        scribe, scripts, found = Scribe(*self.names), dict[Hashable, Script](), []
+        for rank in self.engine.ranks:
+            sent = {name: tuple([step.sent for step in steps]) for name, steps in rank.steps.items()}
+            key = id(rank.program), tuple(sent.items())
+            if key not in scripts:
+                wire = np.concatenate([np.zeros(0), *(np.array(sent[call.body]) for call in rank.program.calls)])
+                scripts[key] = scribe.script(rank.resolved, wire)
+            found.append(Part(rank.rank, scripts[key], *rank.times()))
+        return tuple(found)
+
+    @cached_property
+    def flows(self) -> NDArray[Any]:
+        """What they put on the links."""
+        lengths = np.cumsum([0, *(len(rank.resolved) for rank in self.engine.ranks)]).tolist()
+        return _flows(self.engine, dict(zip((rank.rank for rank in self.engine.ranks), lengths, strict=False)))
 
 
 def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:

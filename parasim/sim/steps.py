@@ -13,7 +13,7 @@ from ..collectives.plan import CollectivePlan
 from ..cost.pricing import signature
 from ..cost.profile import Profile
 from ..cost.timing import body_seconds, seconds
-from ..program.ops import COMPUTE, P2P, Collective, Compute, Kernel, Msg, Op
+from ..program.ops import COMPUTE, P2P, Collective, Kernel, Msg
 from ..program.workload import Program
 from ..topology.cluster import Accelerator
 from .fold import Fold, LoadKey, kind_of
@@ -60,43 +60,36 @@ class Message(NamedTuple):
 
 
 class Step(NamedTuple):
-    """An op template of a rank, priced: seconds of a Compute, route of a Collective, messages of a P2P with receives first.
+    """What an op template of a rank costs: `price` seconds of a Compute, route of a Collective, messages of a P2P with receives first.
 
-    `meeting` numbers who meets for a collective of its group on its stream, `user` who does for those of any group.
+    `meeting` numbers who meets for a collective of its group on its stream, `user` who does for those of any group. `beside` are the
+    representatives whose compute it slows: those that meet, but for one on the stream of compute, or moved by copy engines. `sent`: bytes this rank
+    puts on the wire.
     """
 
-    op: Op
     price: float = 0.0
     route: Route | None = None
     messages: tuple[Message, ...] = ()
     meeting: int = 0
     user: int = 0
-
-    @property
-    def beside(self) -> tuple[int, ...]:
-        """The representatives whose compute its collective slows: those that meet, but for one on the stream of compute, or moved by copy engines."""
-        if self.route is None or self.op.stream == COMPUTE or (isinstance(self.op, Collective) and self.op.copied):
-            return ()
-        return self.route.present
-
-    @property
-    def sent(self) -> float:
-        """Bytes this rank puts on the wire."""
-        return self.route.sent if self.route is not None else sum([m.sent for m in self.messages])
+    beside: tuple[int, ...] = ()
+    sent: float = 0.0
 
 
 class _Draft(NamedTuple):
-    """An op template as all ranks of a class have it: seconds at pace 1, or the size of a collective and the number of its form."""
+    """A transfer template as all ranks of a class have it: its place in its body, and of a collective the number of its form and its size."""
 
-    op: Op
-    seconds: float = 0.0
-    size: Size = Size(0)
+    place: int
+    op: Collective | P2P
     form: int = -1
+    size: Size = Size(0)
 
-    @property
-    def transfers(self) -> bool:
-        """Does it depend on the rank?"""
-        return not isinstance(self.op, Compute)
+
+class _Class(NamedTuple):
+    """The templates of a class by body: seconds of a Compute at pace 1 (0: a transfer), and the transfers."""
+
+    seconds: dict[str, list[float]]
+    transfers: dict[str, list[_Draft]]
 
 
 @dataclass
@@ -111,65 +104,60 @@ class Pricer:
     paces: Sequence[float]
     launch: float  # seconds of the host per kernel
     _seconds: dict[Hashable, float] = field(default_factory=dict)
-    _drafts: dict[int, dict[str, list[_Draft]]] = field(default_factory=dict)
+    _classes: dict[int, _Class] = field(default_factory=dict)
     _computes: dict[tuple[int, float], dict[str, list[Step]]] = field(default_factory=dict)
-    _met: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    _collectives: dict[tuple[int, int, str], Step] = field(default_factory=dict)
     _forms: dict[Hashable, int] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
-    _routes: dict[tuple[int, int], Route] = field(default_factory=dict)
     _shared: dict[Hashable, Route] = field(default_factory=dict)
     _members: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
 
     def steps(self, rank: int, c: int, program: Program) -> dict[str, list[Step]]:
         """The templates of `program`, of class `c`, as `rank` runs them, by body."""
-        if c not in self._drafts:
-            self._drafts[c] = {name: self._drafted(program, body) for name, body in program.bodies.items()}
-        drafts, pace = self._drafts[c], self.paces[rank]
+        if c not in self._classes:
+            self._classes[c] = self._class(program)
+        drafts, pace = self._classes[c], self.paces[rank]
         if (c, pace) not in self._computes:
-            self._computes[c, pace] = {name: [Step(draft.op, draft.seconds * pace) for draft in body] for name, body in drafts.items()}
+            self._computes[c, pace] = {name: [Step(seconds * pace) for seconds in body] for name, body in drafts.seconds.items()}
         steps = {name: body.copy() for name, body in self._computes[c, pace].items()}
-        for name, body in drafts.items():
+        for name, body in drafts.transfers.items():
             mine = steps[name]
-            for i, draft in enumerate(body):
-                if draft.transfers:
-                    mine[i] = self._step(rank, c, program, draft)
+            for draft in body:
+                mine[draft.place] = self._batch(rank, c, program, draft.op) if isinstance(draft.op, P2P) else self._collective(rank, draft.op, draft)
         return steps
 
-    def _drafted(self, program: Program, body: Sequence[Op]) -> list[_Draft]:
-        times = body_seconds(body, self._kernel, self.profile, self.launch)
-        return [self._draft(program, op, time) for op, time in zip(body, times, strict=True)]
+    def _class(self, program: Program) -> _Class:
+        found = _Class({}, {})
+        for name, body in program.bodies.items():
+            found.seconds[name] = list(body_seconds(body, self._kernel, self.profile, self.launch))
+            found.transfers[name] = transfers = list[_Draft]()
+            for i, op in enumerate(body):
+                if isinstance(op, Collective):
+                    size = collective_size(program, op)
+                    key = (op.op, op.algorithm, op.group, op.root, op.load, size)
+                    transfers.append(_Draft(i, op, self._forms.setdefault(key, len(self._forms)), size))
+                elif isinstance(op, P2P):
+                    transfers.append(_Draft(i, op))
+        return found
 
-    def _draft(self, program: Program, op: Op, time: float) -> _Draft:
-        if not isinstance(op, Collective):
-            return _Draft(op, seconds=time)
-        size = collective_size(program, op)
-        key = (op.op, op.algorithm, op.group, op.root, op.load, size)
-        return _Draft(op, size=size, form=self._forms.setdefault(key, len(self._forms)))
+    def _collective(self, rank: int, op: Collective, draft: _Draft) -> Step:
+        here = rank, draft.form, op.stream
+        if here not in self._collectives:
+            route = self._found(rank, op, draft.size, draft.form)
+            meeting, user = self._number((route.present, op.group, op.stream)), self._number((route.present, op.stream))
+            beside = () if op.stream == COMPUTE or op.copied else route.present
+            self._collectives[here] = Step(route=route, meeting=meeting, user=user, beside=beside, sent=route.sent)
+        return self._collectives[here]
 
-    def _step(self, rank: int, c: int, program: Program, draft: _Draft) -> Step:
-        op = draft.op
-        if isinstance(op, Collective):
-            route = self._route(rank, op, draft.size, draft.form)
-            here = id(route), op.stream
-            if here not in self._met:
-                self._met[here] = self._number((route.present, op.group, op.stream)), self._number((route.present, op.stream))
-            meeting, user = self._met[here]
-            return Step(op, route=route, meeting=meeting, user=user)
-        assert isinstance(op, P2P)
+    def _batch(self, rank: int, c: int, program: Program, op: P2P) -> Step:
         ends = [self._message(rank, c, program, m, sending) for ms, sending in ((op.recvs, False), (op.sends, True)) for m in ms]
-        return Step(op, messages=tuple(ends))
+        return Step(messages=tuple(ends), sent=sum([m.sent for m in ends]))
 
     def _kernel(self, kernel: Kernel) -> float:
         key = signature(kernel)
         known = self._seconds.get(key)
         if known is None:
             known = self._seconds[key] = seconds(kernel, self.accelerator, self.profile)
-        return known
-
-    def _route(self, rank: int, op: Collective, size: Size, form: int) -> Route:
-        known = self._routes.get((form, rank))
-        if known is None:
-            known = self._routes[form, rank] = self._found(rank, op, size, form)
         return known
 
     def _found(self, rank: int, op: Collective, size: Size, form: int) -> Route:

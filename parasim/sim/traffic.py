@@ -7,22 +7,19 @@ one plan per set of ranks (of the largest size) tells what folding needs to know
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..collectives.plan import CollectivePlan, plan, send
 from ..cost.profile import Profile
 from ..errors import Unreachable
-from ..hashes import floats, mix, row_hashes
 from ..program.ops import P2P, Collective, Msg
 from ..program.workload import IntArray, Program, Workload
 from ..topology.cluster import Cluster
-from .turns import Orbits, Turns, turns
 
 
 class Size(NamedTuple):
@@ -34,35 +31,6 @@ class Size(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Instances:
-    """The sets of ranks that make the transfers of one structure, as columns; of sets that turns take into each other, one.
-
-    `sets` int[i, n]: the ranks of instance i (sender and receiver of a message); `members` int[i, k]: those of them that folding looks at, one of
-    each orbit under the `turns` that take a set into itself (1: all of them). Entry e: instance `instance[e]` puts `weight[e]` bytes per byte of
-    progress on `link[e]` in phase `phase[e]`; of entries that turns take into each other, one. `latency` float[i, phases].
-    """
-
-    structure: Hashable
-    sets: IntArray
-    members: IntArray
-    turns: int
-    latency: NDArray[np.float64]
-    instance: IntArray
-    phase: IntArray
-    link: IntArray
-    weight: NDArray[np.float64]
-
-    @property
-    def ordered(self) -> bool:
-        """Are its two ends told apart?"""
-        return is_message(self.structure)
-
-
-class Uneven(Exception):
-    """A plan that turns change, though they take its set of ranks into itself."""
-
-
-@dataclass(frozen=True)
 class Traffic:
     """All transfers of a workload on a cluster; plans are cached by what determines them."""
 
@@ -71,7 +39,8 @@ class Traffic:
     profile: Profile
     _plans: dict[Hashable, CollectivePlan] = field(default_factory=dict)
     _structures: dict[Hashable, Hashable] = field(default_factory=dict)
-    _stands: dict[Hashable, tuple[IntArray, IntArray]] = field(default_factory=dict)  # by structure: sets of ranks, and the row that stands for each
+    _stands: dict[Hashable, tuple[IntArray, IntArray]] = field(default_factory=dict)
+    _samples: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
@@ -122,154 +91,27 @@ class Traffic:
         same = (op.op, op.algorithm, op.group, op.root, op.load, size.copies)
         key = (same, size.nbytes)
         if key not in self._structures:
-            plans = [self.collective(op, size, rows) for rows in self._samples[op.group]]
+            plans = [self.collective(op, size, rows) for rows in self._sample(op.group)]
             self._structures[key] = (*same, tuple((p.algorithm, tuple(_busy(p))) for p in plans))
         return self._structures[key]
 
-    @cached_property
-    def _samples(self) -> dict[str, list[tuple[int, ...]]]:
-        """Per group name one set of ranks per number of nodes that a set spans: algorithms may depend on that."""
-        out: dict[str, list[tuple[int, ...]]] = {}
-        nodes = self.cluster.servers[: self.workload.world]
-        for name, table in self.workload.groups.items():
-            placed = np.sort(nodes[table], axis=1)
-            spans = (np.diff(placed, axis=1) > 0).sum(axis=1)
-            first = np.unique(spans, return_index=True)[1]
-            out[name] = [tuple(table[i].tolist()) for i in sorted(first.tolist())]
-        return out
+    def _sample(self, group: str) -> list[tuple[int, ...]]:
+        """One set of ranks per number of servers that a set of this group spans: algorithms may depend on that."""
+        if group not in self._samples:
+            table = self.workload.groups[group]
+            placed = np.sort(self.cluster.servers[table], axis=1)
+            first = np.unique((np.diff(placed, axis=1) > 0).sum(axis=1), return_index=True)[1]
+            self._samples[group] = [tuple(table[i].tolist()) for i in sorted(first.tolist())]
+        return self._samples[group]
 
-    def turns(self) -> tuple[Turns, dict[str, Orbits]] | None:
-        """What leaves the ranks of this workload as they are, with the sets that its groups have then."""
-        groups: dict[str, None] = {}
-        peers: dict[str, None] = {}
-        for collectives, messages in self._transfers:
-            groups |= {op.group: None for op, _ in collectives}
-            peers |= {m.peer: None for m, _ in messages}
-        return turns(self.workload, self.cluster, groups, peers)
+    def stand(self, structure: Hashable, sets: IntArray, rows: IntArray) -> None:
+        """Of the `sets` int[k, n] that make a structure, row `rows[i]` stands for row i."""
+        self._stands[structure] = sets, rows
 
     @cached_property
-    def _transfers(self) -> list[tuple[list[tuple[Collective, Size]], list[tuple[Msg, int]]]]:
-        """By class."""
+    def transfers(self) -> list[tuple[list[tuple[Collective, Size]], list[tuple[Msg, int]]]]:
+        """Distinct collectives and sent messages of every Program, with their bytes."""
         return [_transfers(program) for program in self.workload.programs]
-
-    def instances(self, turning: tuple[Turns, dict[str, Orbits]] | None = None) -> list[Instances]:
-        """Every structure of the workload with all the sets of ranks that make it, or with those that `turning` leaves. Raises Uneven."""
-        largest: dict[Hashable, tuple[Collective, Size]] = {}
-        users: dict[Hashable, list[int]] = {}
-        out: list[Instances] = []
-        classes = self.workload.class_of_rank
-        domain = turning[0].domain if turning else np.arange(self.workload.world)
-        for c, (collectives, messages) in enumerate(self._transfers):
-            for op, size in collectives:
-                key = self.structure(op, size)
-                if key not in largest or largest[key][1] < size:
-                    largest[key] = (op, size)
-                users.setdefault(key, []).append(c)
-            ranks = domain[classes[domain] == c]
-            for m, nbytes in messages:
-                members = np.stack([ranks, self.workload.peers[m.peer][ranks]], axis=1)
-                out.append(self._columns(message_key(c, m, nbytes), members, lambda pair, nbytes=nbytes: self.message(nbytes, *pair)))  # type: ignore[misc]
-        for key, (op, size) in largest.items():
-            table, around = self.workload.groups[op.group], None
-            if turning is not None:
-                orbits = turning[1][op.group]
-                table, around = table[orbits.rows], Around(turning[0], orbits.length) if orbits.length < turning[0].order else None
-            members = table[np.isin(classes[table], users[key]).any(axis=1)]
-            out.append(self._columns(key, members, lambda ranks, op=op, size=size: self.collective(op, size, ranks), around))  # type: ignore[misc]
-        return out
-
-    def _columns(self, structure: Hashable, sets: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan], around: Around | None = None) -> Instances:
-        """The instances int[k, n] of a structure: one plan for all sets of ranks that look alike on the network, and turn `around` alike."""
-        parts: list[Loads] = []
-        latency, stands = np.zeros((len(sets), 0)), np.empty(len(sets), dtype=np.int64)
-        self._stands[structure] = sets, stands
-        members = around.members(sets) if around else sets
-        for rows in self._alike(sets, around):
-            stands[rows] = rows[0]
-            made = planner(tuple(sets[rows[0]].tolist()))
-            if latency.shape[1] < len(made.phases):
-                latency = np.pad(latency, ((0, 0), (0, len(made.phases) - latency.shape[1])))
-            latency[rows, : len(made.phases)] = [phase.latency for phase in made.phases]
-            parts += self._spread(made, sets, rows, planner, around)
-        columns = (np.concatenate([getattr(p, c) for p in (Loads(), *parts)]) for c in Loads._fields)
-        return Instances(structure, sets, members, around.times if around else 1, latency, *columns)
-
-    def _alike(self, sets: IntArray, around: Around | None) -> list[IntArray]:
-        """The rows of `sets` that look alike, as lists of row numbers."""
-        if self.cluster.alike is None or len(sets) < 2:
-            return [np.array([i]) for i in range(len(sets))]
-        looks = self.cluster.alike.looks(sets)
-        if around is not None:
-            looks = mix(looks, row_hashes(around.places(sets)))
-        inverse = np.unique(looks, return_inverse=True)[1]
-        order = np.argsort(inverse, kind="stable")
-        return np.split(order, np.nonzero(np.diff(inverse[order]))[0] + 1)
-
-    def _spread(
-        self, made: CollectivePlan, sets: IntArray, rows: IntArray, planner: Callable[[tuple[int, ...]], CollectivePlan], around: Around | None
-    ) -> Iterator[Loads]:
-        """What the plan of the first of `rows` puts on the links, and the same for the others with links of their own."""
-        for p, part in enumerate(made.phases):
-            if not part.weights:
-                continue
-            links, weights = np.array([link for link, _ in part.weights]), np.array([weight for _, weight in part.weights], dtype=np.float64)
-            if around is not None:
-                links, weights = around.once(links, weights)
-            found = links[None]
-            if len(rows) > 1:
-                assert self.cluster.alike is not None
-                translated = self.cluster.alike.translate(links, sets[rows[0]], sets[rows])
-                if translated is None and around is not None:
-                    raise Uneven
-                if translated is None:  # a link that no member leads to: each by itself
-                    yield from (load for row in rows for load in self._spread(planner(tuple(sets[row].tolist())), sets, np.array([row]), planner, None))
-                    return
-                found = translated
-            yield Loads(np.repeat(rows, len(links)), np.full(found.size, p), found.ravel(), np.tile(weights, len(rows)))
-
-
-class Around(NamedTuple):
-    """Sets of ranks that `length` of some turns take into themselves."""
-
-    turns: Turns
-    length: int
-
-    @property
-    def times(self) -> int:
-        """Turns of a set into itself, the last of them to where it was."""
-        return self.turns.order // self.length
-
-    def places(self, sets: IntArray) -> IntArray:
-        """Where each member of each set is taken, as a place in its set."""
-        return self.turns.places(sets, self.length)
-
-    def members(self, sets: IntArray) -> IntArray:
-        """Of every set one member of each orbit; int[k, n / times]."""
-        places = self.places(sets)
-        at, least = places, np.broadcast_to(np.arange(sets.shape[1]), sets.shape).copy()
-        for _ in range(self.times - 1):
-            least = np.minimum(least, at)
-            at = np.take_along_axis(places, at, axis=1)
-        first = least == np.arange(sets.shape[1])
-        return np.asarray(sets[first].reshape(len(sets), -1))
-
-    def once(self, links: IntArray, weights: NDArray[np.float64]) -> tuple[IntArray, NDArray[np.float64]]:
-        """One link of each orbit. Raises Uneven where its links do not all carry the same."""
-        order, turned = np.argsort(links), self.turns.turned_links(links, self.length)
-        after = np.argsort(turned)
-        if not (np.array_equal(links[order], turned[after]) and np.array_equal(floats(weights[order]), floats(weights[after]))):
-            raise Uneven
-        first = self.turns.phases(links) < self.length
-        return links[first], weights[first]
-
-
-class Loads(NamedTuple):
-    """Entries of `Instances`: bytes per byte of progress on links, by instance and phase."""
-
-    instance: IntArray = np.zeros(0, dtype=np.int64)
-    phase: IntArray = np.zeros(0, dtype=np.int64)
-    link: IntArray = np.zeros(0, dtype=np.int64)
-    weight: NDArray[np.float64] = np.zeros(0)
 
 
 def _listed(ranks: tuple[int, ...], most: int = 16) -> str:

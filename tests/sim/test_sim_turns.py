@@ -15,8 +15,9 @@ from parasim.config.run import Run
 from parasim.lowering import lower
 from parasim.program.workload import Workload
 from parasim.sim import simulate
-from parasim.sim.fold import fold
-from parasim.sim.traffic import Traffic, Uneven
+from parasim.sim.fold import Fold, fold
+from parasim.sim.instances import Uneven, instances, turning
+from parasim.sim.traffic import Traffic
 from parasim.topology.changes import place, scale, slow
 
 DENSE: dict[str, Any] = {
@@ -50,25 +51,22 @@ CASES: dict[str, tuple[Callable[[], Run], int | None]] = {  # and the order of t
 }
 
 
-def everyone(run: Run, workload: Workload) -> Traffic:
-    """Traffic that knows no turn."""
-
-    class Each(Traffic):
-        def turns(self) -> None:
-            return None
-
-    return Each(workload, run.cluster, run.profile)
+def folds(run: Run, workload: Workload, monkeypatch: pytest.MonkeyPatch) -> tuple[Fold, Fold]:
+    """Folded by turns, and rank by rank."""
+    rates = capacity(run.cluster, run.profile)
+    few = fold(workload, run.cluster, Traffic(workload, run.cluster, run.profile), rates)
+    monkeypatch.setattr("parasim.sim.fold.turning", lambda _: None)
+    return few, fold(workload, run.cluster, Traffic(workload, run.cluster, run.profile), rates)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_partition_is_that_of_all_ranks(name: str) -> None:
+def test_the_partition_is_that_of_all_ranks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     build_run, order = CASES[name]
     run = build_run()
     workload = lower(run.plan).bound
-    traffic, rates = Traffic(workload, run.cluster, run.profile), capacity(run.cluster, run.profile)
-    turning = traffic.turns()
-    assert (None if turning is None else turning[0].order) == order
-    few, all_ = fold(workload, run.cluster, traffic, rates), fold(workload, run.cluster, everyone(run, workload), rates)
+    found = turning(Traffic(workload, run.cluster, run.profile))
+    assert (None if found is None else found[0].order) == order
+    few, all_ = folds(run, workload, monkeypatch)
     assert np.array_equal(few.colour, all_.colour)
     assert np.array_equal(few.representative, all_.representative)
     assert few.links == all_.links
@@ -80,14 +78,14 @@ def test_the_partition_is_that_of_all_ranks(name: str) -> None:
 def test_a_turn_is_a_permutation_that_keeps_every_set() -> None:
     run = CASES["two stages, eight pods, all parameters gathered"][0]()
     workload = lower(run.plan)
-    turning = Traffic(workload, run.cluster, run.profile).turns()
-    assert turning is not None
-    turned = turning[0].turned()
+    found = turning(Traffic(workload, run.cluster, run.profile))
+    assert found is not None
+    turned, homes = found[0].turned(), found[0].domain[found[0].homes()]
     assert sorted(turned.tolist()) == list(range(2048))
     for table in workload.groups.values():
         assert {frozenset(row) for row in turned[table].tolist()} == {frozenset(row) for row in table.tolist()}
-    assert np.array_equal(turning[0].turned(turning[0].order), np.arange(2048))
-    assert np.array_equal(turning[0].domain[turning[0].homes()][turned], turning[0].domain[turning[0].homes()])  # an orbit has one home
+    assert np.array_equal(found[0].turned(found[0].order), np.arange(2048))
+    assert np.array_equal(homes[turned], homes)  # an orbit has one home
 
 
 @pytest.mark.parametrize(
@@ -97,21 +95,21 @@ def test_a_turn_is_a_permutation_that_keeps_every_set() -> None:
 )
 def test_what_differs_ends_the_turn(change: Any) -> None:
     run = CASES["replicas"][0]()
-    assert Traffic(lower(run.plan), run.cluster, run.profile).turns() is not None
-    assert Traffic(lower(run.plan), change(run.cluster), run.profile).turns() is None
+    assert turning(Traffic(lower(run.plan), run.cluster, run.profile)) is not None
+    assert turning(Traffic(lower(run.plan), change(run.cluster), run.profile)) is None
 
 
-def test_a_plan_that_turns_change_is_found_and_all_ranks_are_folded() -> None:
+def test_a_plan_that_turns_change_is_found_and_all_ranks_are_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two binary trees over 512 ranks have a root each, which no turn of their two pods leaves where it is."""
     run = case(512, zero={"stage": 0})
     run = replace(run, profile=replace(run.profile, algorithms={"all_reduce": "tree"}))
     workload = lower(run.plan)
-    traffic, rates = Traffic(workload, run.cluster, run.profile), capacity(run.cluster, run.profile)
-    turning = traffic.turns()
-    assert turning is not None
+    traffic = Traffic(workload, run.cluster, run.profile)
+    found = turning(traffic)
+    assert found is not None
     with pytest.raises(Uneven):
-        traffic.instances(turning)
-    few, all_ = fold(workload, run.cluster, traffic, rates), fold(workload, run.cluster, everyone(run, workload), rates)
+        instances(traffic, found)
+    few, all_ = folds(run, workload, monkeypatch)
     assert np.array_equal(few.colour, all_.colour)
     assert few.links == all_.links
 
