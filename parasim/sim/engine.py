@@ -42,7 +42,7 @@ class Engine:
         self.traffic = Traffic(workload, cluster, profile)
         self.capacity: NDArray[np.float64] = capacity(cluster, profile)
         self.fold: Fold = fold(workload, cluster, self.traffic, self.capacity, enabled=folding)
-        self.network = network(self.clock, [bandwidth for _, _, bandwidth, _ in self.fold.links])
+        self.network = network(self.clock, [bandwidth for _, _, bandwidth, _ in self.fold.links], self.fold.loads.values(), self.fold.slack)
         self.ranks = [Rank(r, int(workload.class_of_rank[r]), workload.program_of(r)) for r in self.fold.representatives]
         self.slowdown = {kind: profile.get(f"overlap.slowdown.{kind}", 0.0) for kind in ("collective", "p2p")}
         self._fusing = fusing and not any(self.slowdown.values())  # what transfers may slow has no length of its own

@@ -3,7 +3,8 @@
 Colour refinement to an equitable partition: ranks start with the colour of their Program; a link's signature is its kind, capacity and the
 load each kind of transfer puts on it; a rank's new colour adds the signatures of all links its transfers touch. At the fixed point ranks of
 one colour have the same programs, partners and links under every combination of simultaneous transfers, so max-min sharing gives them equal
-rates and simulating one of them is exact. Whatever differs (a slow link, a spine shared by chance) splits the colours.
+rates and simulating one of them is exact. Whatever differs (a slow link, a spine shared by chance) splits the colours. Links that can never be
+what holds a transfer up (`slack`) are not compared.
 
 Multisets are compared by sums of 64-bit hashes of their members, so that numpy can refine hundreds of thousands of transfers at once; what
 the partition is used for, equal loads on the links of one colour, is checked on the numbers themselves at the end.
@@ -33,13 +34,15 @@ LoadKey = tuple[Hashable, int]  # (transfer kind, phase)
 @dataclass(frozen=True)
 class Fold:
     """Colours of ranks (int[world]), representative rank of each rank, and for the network: the used links by colour as (name of one, kind,
-    capacity in bytes/s, how many), and per (transfer kind, phase) the bytes per byte of progress on one link of each colour."""
+    capacity in bytes/s, how many), and per (transfer kind, phase) the bytes per byte of progress on one link of each colour. Links of the colours in
+    `slack` hold nothing up."""
 
     colour: IntArray
     representative: IntArray
     links: tuple[tuple[str, str, float, int], ...]
     loads: Mapping[LoadKey, Mapping[LinkColour, float]]
     reasons: tuple[str, ...]
+    slack: frozenset[LinkColour] = frozenset()
 
     @property
     def representatives(self) -> list[int]:
@@ -71,10 +74,10 @@ def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArr
             break
         reasons.append(f"{before} classes of ranks became {after}: their transfers meet links of other capacity or load")
         colour = refined
-    links, loads = refinement.network(colour)
+    links, loads, idle = refinement.network(colour)
     first = domain[np.unique(colour, return_index=True)[1]]
     everyone = colour[refinement.homes]
-    return Fold(everyone, first[everyone], links, loads, tuple(reasons))
+    return Fold(everyone, first[everyone], links, loads, tuple(reasons), idle)
 
 
 def _refinement(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool) -> _Refinement:
@@ -109,13 +112,48 @@ class _Refinement:
         counts = [len(x.sets) for x in instances]
         self.base = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self.instance = _joined([x.instance + b for x, b in zip(instances, self.base, strict=False)]).astype(np.int64, copy=False)
-        self.phase = _joined([x.phase for x in instances])
+        self.phase = _joined([x.phase for x in instances]).astype(np.int64, copy=False)
         self.weight = _joined([x.weight for x in instances]).astype(np.float64)
         links = _joined([x.link for x in instances]).astype(np.int64, copy=False)
         self.used, self.link = np.unique(links if turns is None else turns.home_links(links), return_inverse=True)
-        self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used])
-        self.entry = mix(floats(self.weight), self.phase.astype(np.uint64))
+        self.slack = self._slack(np.zeros(len(links), dtype=np.int64) if turns is None else turns.phases(links))
+        self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used], self.slack)
+        self.counted = ~self.slack[self.link]
+        self.entry = mix(floats(self.weight), self.phase)
         self.latency = [_latencies(x) for x in instances]
+
+    def _slack(self, phases: IntArray) -> NDArray[np.bool_]:
+        """Which links can never be what holds a transfer up: all that one of them carries goes over one first or last link of a message, too, and takes
+        as much of that one's capacity, or more. `phases` of the entries: how many turns each is from the link that stands for its."""
+        slack = np.zeros(len(self.used), dtype=bool)
+        each = [np.full(len(x.sets), x.ordered) for x in self.all], [np.full(len(x.sets), self.order // x.turns) for x in self.all]
+        ordered, length = _joined(each[0]).astype(bool), _joined(each[1]).astype(np.int64)
+        sent = np.flatnonzero(ordered[self.instance]) if len(ordered) else np.zeros(0, dtype=np.int64)
+        if not len(sent):
+            return slack
+        new = np.append(True, np.diff(self.instance[sent]) != 0)
+        ends = sent[new], sent[np.append(np.flatnonzero(new)[1:], len(sent)) - 1]  # of every message the entries of its first and its last link
+        outer = np.zeros(len(self.used), dtype=bool)
+        outer[self.link[np.concatenate(ends)]] = True
+        message = np.cumsum(new) - 1
+        inner, at = np.unique(self.link[sent], return_index=True)
+        inner, at = inner[~outer[inner]], at[~outer[inner]]
+        place = np.full(len(self.used), -1, dtype=np.int64)
+        place[inner] = np.arange(len(inner))
+        turn = phases % length[self.instance]
+        key = (self.instance * (int(self.phase.max()) + 1) + self.phase) * self.order + turn  # which transfer, seen from the link
+        filled = self.weight / self.capacity[self.used[self.link]]
+        theirs = np.flatnonzero(outer[self.link])
+        theirs = theirs[np.argsort(key[theirs] * len(self.used) + self.link[theirs])]
+        known = key[theirs] * len(self.used) + self.link[theirs]
+        mine = np.flatnonzero(place[self.link] >= 0)
+        of = place[self.link[mine]]
+        for end in (entries[message[at]] for entries in ends):
+            wanted = key[mine] * len(self.used) + self.link[end][of]
+            found = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+            fails = (known[found] != wanted) | (filled[theirs[found]] < filled[mine])
+            slack[inner] |= (np.bincount(of, weights=fails, minlength=len(inner)) == 0) & (phases[end] == phases[sent[at]])
+        return slack
 
     def kinds(self, colour: IntArray) -> Hashes:
         """A hash per instance: its structure and the colours of its ranks (in order for messages)."""
@@ -146,7 +184,7 @@ class _Refinement:
         """New colours: the old one and what each transfer of the rank looks like on the links."""
         kinds = self.kinds(colour)
         signatures = self.signatures(kinds)
-        seen = mix(signatures[self.link], self.entry)
+        seen = mix(signatures[self.link], self.entry) * self.counted
         looks = mix(kinds, _summed(seen, self.instance, len(kinds)))
         total = np.zeros(len(self.domain), dtype=np.uint64)
         for x, members, base, latency in zip(self.all, self.members, self.base.tolist(), self.latency, strict=False):
@@ -159,8 +197,8 @@ class _Refinement:
                 np.add.at(total, members, look[:, None])
         return _renumbered(mix(colour.astype(np.uint64), total))
 
-    def network(self, colour: IntArray) -> tuple[tuple[tuple[str, str, float, int], ...], dict[LoadKey, dict[int, float]]]:
-        """The links by colour, and the loads of every kind on them, checked to be equal on all links of a colour."""
+    def network(self, colour: IntArray) -> tuple[tuple[tuple[str, str, float, int], ...], dict[LoadKey, dict[int, float]], frozenset[int]]:
+        """The links by colour, the loads of every kind on them, checked to be equal on all links of a colour, and the colours that are slack."""
         kinds, everyone = self.kinds(colour), colour[self.homes]
         _, first, of_link = np.unique(self.signatures(kinds), return_index=True, return_inverse=True)
         turn = np.argsort(np.argsort(first))  # colours in order of their first link
@@ -189,7 +227,7 @@ class _Refinement:
             if high - low > 10.0**-DIGITS * max(1.0, high):
                 raise ParasimError(f"folding: links of colour {c} carry {low} and {high}: the partition is not equitable; use --no-fold")
             loads[named[int(kinds[self.instance[e]])], int(self.phase[e])][c] = low
-        return tuple(links), loads
+        return tuple(links), loads, frozenset(np.flatnonzero(np.bincount(of_link, weights=self.slack)).tolist())
 
 
 def _latencies(x: Instances) -> Hashes | None:

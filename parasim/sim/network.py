@@ -7,7 +7,7 @@ starts or ends, and only in the connected component that it touches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from typing import NamedTuple
@@ -39,17 +39,19 @@ class Fluid:
 class Network:
     """Links by colour with capacities (bytes/s), and the fluids on them. Fluids that share links get new rates once per instant."""
 
-    def __init__(self, clock: Clock, capacity: Sequence[float]) -> None:
+    def __init__(self, clock: Clock, capacity: Sequence[float], loads: Iterable[Mapping[int, float]] = (), idle: Collection[int] = ()) -> None:
+        """`loads` of every kind of fluid that there will be; links that these never fill first, and the `idle` ones, are left out of every path."""
         self.clock = clock
         self.capacity = [float(c) for c in capacity]
+        self.slack = slack(self.capacity, loads, idle)
         self.on_link: list[dict[int, Fluid]] = [{} for _ in self.capacity]
         self.started = 0
         self.solves = 0
         self._touched: dict[int, Fluid] = {}
 
     def path(self, loads: Mapping[int, float]) -> Path:
-        """`loads` without the empty ones, and what they allow alone."""
-        real = {link: w for link, w in loads.items() if w > 0}
+        """`loads` without those that never matter, and what they allow alone."""
+        real = {link: w for link, w in loads.items() if w > 0 and link not in self.slack}
         return Path(real, min((self.capacity[link] / w for link, w in real.items()), default=inf))
 
     def start(self, nbytes: float, path: Path, then: Callable[[], None]) -> None:
@@ -122,6 +124,28 @@ class Network:
         delay = 0.0 if rate == inf else fluid.left / rate
         fluid.due = now + delay
         self.clock.after(delay, self._finish, fluid)
+
+
+def slack(capacity: Sequence[float], loads: Iterable[Mapping[int, float]], known: Collection[int] = ()) -> set[int]:
+    """The links that are never the only bottleneck of anything, with those `known`: another carries all that they do, and as much of its capacity.
+
+    `loads` are those of every kind of fluid. Whatever the fluids in flight, such a link is at most as full as the other.
+    """
+    kinds: dict[int, dict[int, float]] = {}  # by link and kind: seconds that a byte of progress fills it
+    users: list[list[int]] = []
+    for kind, load in enumerate(loads):
+        users.append([link for link, w in load.items() if w > 0 and link not in known])
+        for link in users[-1]:
+            kinds.setdefault(link, {})[kind] = load[link] / capacity[link]
+    found = set(known)
+    for link, mine in kinds.items():
+        rarest = min(mine, key=lambda kind: len(users[kind]))
+        for other in users[rarest]:
+            theirs = kinds[other]
+            if other != link and other not in found and len(theirs) >= len(mine) and all(x <= theirs.get(kind, -1.0) for kind, x in mine.items()):
+                found.add(link)
+                break
+    return found
 
 
 def max_min(fluids: Sequence[Fluid], capacity: Sequence[float]) -> dict[Fluid, float]:

@@ -17,6 +17,7 @@ from parasim.program.workload import Workload
 from parasim.sim import simulate
 from parasim.sim.fold import Fold, fold
 from parasim.sim.instances import Uneven, instances, turning
+from parasim.sim.network import slack
 from parasim.sim.traffic import Traffic
 from parasim.topology.changes import place, scale, slow
 
@@ -121,3 +122,42 @@ def test_times_are_those_without_folding() -> None:
     assert folded.makespan == pytest.approx(whole.makespan, rel=1e-9)
     for rank in (0, 7, 255, 256, 511):
         assert folded.of(rank)["end"] == pytest.approx(whole.of(rank)["end"], rel=1e-9)
+
+
+def test_links_that_hold_nothing_up_split_no_class() -> None:
+    """Rank i of every stage sends over the spine of its slot; the ring of the replicas crosses pods over the spine of slot 0 only. A spine carries
+    less than the port below it, so that all ranks of a stage are alike; under spines of half the bandwidth those at the ends of pods are not."""
+    layout: dict[str, Any] = {"parallel": {"tp": 8, "pp": 2}, "zero": {"stage": 1}}
+    full = case(1024, **layout)
+    net = {"kind": "rail-fat-tree", "nic_per_device": 1, "bandwidth": "400 Gb/s", "latency": "2 us", "pod_nodes": 32, "oversubscription": 2}
+    inside = {"kind": "switch", "bandwidth": "450 GB/s", "latency": "1 us"}
+    half = case(1024, **layout, cluster={"accelerator": "h100-sxm", "node": {"devices": 8, "scale_up": inside}, "scale_out": net})
+    classes, idle = {}, {}
+    for name, run in (("full", full), ("half", half)):
+        workload = lower(run.plan)
+        found = fold(workload, run.cluster, Traffic(workload, run.cluster, run.profile), capacity(run.cluster, run.profile))
+        classes[name], idle[name] = len(found.representatives), {found.links[c][1] for c in found.slack}
+    assert classes == {"full": 2, "half": 4}
+    assert "spine" in idle["full"]
+    assert "spine" not in idle["half"]
+
+
+def test_slack_links_change_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = case(1024, parallel={"tp": 8, "pp": 2})
+    workload = lower(run.plan)
+    without = simulate(workload, run.cluster, run.profile)
+    monkeypatch.setattr("parasim.sim.network.slack", lambda *_: set())
+    monkeypatch.setattr("parasim.sim.fold._Refinement._slack", lambda self, _: np.zeros(len(self.used), dtype=bool))
+    compared = simulate(workload, run.cluster, run.profile)
+    assert len(compared.ranks) > len(without.ranks)
+    assert compared.makespan == pytest.approx(without.makespan, rel=1e-12)
+    for rank in (0, 31 * 8, 256, 512, 1023):
+        assert compared.of(rank)["end"] == pytest.approx(without.of(rank)["end"], rel=1e-12)
+
+
+def test_a_link_is_slack_below_one_that_carries_the_same_and_is_fuller() -> None:
+    """Kind 0 over links 0, 1 and 2, kind 1 over 1 and 2: link 0 carries a part of what 1 does, link 1 as much as 2 at twice its capacity."""
+    loads = [{0: 1.0, 1: 1.0, 2: 1.0}, {1: 1.0, 2: 1.0}]
+    assert slack([1.0, 2.0, 1.0], loads) == {0, 1}
+    assert slack([1.0, 0.5, 1.0], loads) == {0, 2}
+    assert slack([0.5, 1.0, 1.0], loads) == {1}  # of two that are equal one stays; link 0 is the tightest of kind 0
