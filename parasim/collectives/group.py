@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -71,13 +71,6 @@ class Group:
             known = self._hops[route] = sum([float(latencies[i]) + extra[LINK_KINDS[kinds[i]]] for i in route])
         return known
 
-    @cached_property
-    def _latencies(self) -> NDArray[np.float64]:
-        """Seconds of every link, and 0 at the end, where -1 points: no link."""
-        cluster = self.cluster
-        extra = np.array([self.extra[kind] for kind in LINK_KINDS])
-        return np.append(cluster.latencies + extra[cluster.kinds], 0.0)
-
     def loads(self, flows: Iterable[tuple[str, str, float]]) -> dict[int, float]:
         """Bytes per link of messages (from, to, bytes)."""
         used = [flow for flow in flows if flow[2]]
@@ -97,7 +90,9 @@ class Group:
         """`hop` of many pairs."""
         if len(pairs) < MANY:
             return [self.hop(a, b) for a, b in pairs]
-        found: list[float] = self._latencies[self.cluster.routes([a for a, _ in pairs], [b for _, b in pairs])].sum(axis=1).tolist()
+        routes, extra = self.cluster.routes([a for a, _ in pairs], [b for _, b in pairs]), np.array([self.extra[kind] for kind in LINK_KINDS])
+        crossed = np.where(routes >= 0, self.cluster.latencies[routes] + extra[self.cluster.kinds[routes]], 0.0)
+        found: list[float] = crossed.sum(axis=1).tolist()
         return found
 
     @property

@@ -47,7 +47,8 @@ class Fold:
     @property
     def representatives(self) -> list[int]:
         """One rank per colour, ascending."""
-        return sorted({int(r) for r in self.representative})
+        found: list[int] = np.unique(self.representative).tolist()
+        return found
 
 
 def kind_of(structure: Hashable, ranks: tuple[int, ...], colour: IntArray, *, ordered: bool) -> Hashable:

@@ -66,12 +66,7 @@ class Around(NamedTuple):
 
     def members(self, sets: IntArray) -> IntArray:
         """Of every set one member of each orbit; int[k, n / times]."""
-        places = self.places(sets)
-        at, least = places, np.broadcast_to(np.arange(sets.shape[1]), sets.shape).copy()
-        for _ in range(self.times - 1):
-            least = np.minimum(least, at)
-            at = np.take_along_axis(places, at, axis=1)
-        first = least == np.arange(sets.shape[1])
+        first = self.turns.rank_phases(sets) < self.length
         return np.asarray(sets[first].reshape(len(sets), -1))
 
     def once(self, links: IntArray, weights: NDArray[np.float64]) -> tuple[IntArray, NDArray[np.float64]]:

@@ -64,6 +64,10 @@ class Turns:
         place = turn * self.step + phase % self.step
         return np.asarray((place[:, None] * self.pods.devices + np.arange(self.pods.devices)).ravel())
 
+    def rank_phases(self, ranks: IntArray) -> IntArray:
+        """How many turns away each rank is from the one that stands for it."""
+        return np.asarray(ranks // self.pods.devices % self.ring // self.step)
+
     def phases(self, links: IntArray) -> IntArray:
         """How many turns away each link is from the one that stands for it."""
         return np.asarray(self.pods.placed(links)[0] % self.ring // self.step)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..hashes import Hashes, mix, row_hashes
 from .bulk import Climbs, Ints
+from .pods import Pods
 
 SMALL = 64  # members up to which all pairs of a set are compared at once
 
@@ -78,22 +79,36 @@ def _first_places(ids: Ints) -> Ints:
     """Per row of int[k, n], the first place of each entry's value: what is equal to what, whatever the values."""
     if ids.shape[1] <= SMALL:
         return np.asarray(np.argmax(ids[:, :, None] == ids[:, None, :], axis=2))
+    places, ordered = np.arange(ids.shape[1]), ids
+    order = None
+    if (ids[:, 1:] < ids[:, :-1]).any():
+        order = np.argsort(ids, axis=1, kind="stable")
+        ordered = np.take_along_axis(ids, order, axis=1)
+    new = np.ones(ids.shape, dtype=bool)
+    new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    first = np.maximum.accumulate(np.where(new, places, 0), axis=1)
+    if order is None:
+        return first
     out = np.empty(ids.shape, dtype=np.int64)
-    for row, values in enumerate(ids):
-        _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-        out[row] = first[inverse]
+    np.put_along_axis(out, order, np.take_along_axis(order, first, axis=1), axis=1)
     return out
 
 
-def alike(climbs: Climbs, nodes: Ints, bandwidths: NDArray[np.float64], latencies: NDArray[np.float64], kinds: Ints) -> Alike:
-    """The comparison for a tree: `nodes[d]` numbers the server of device d; the rest are columns over links."""
-    sort = mix(bandwidths.view(np.uint64), latencies.view(np.uint64), kinds)
-    tables = [t for c in climbs.chains for t in (c.up, c.down)]
-    look = np.unique(row_hashes(np.concatenate([sort[t] for t in tables], axis=1)), return_inverse=True)[1]
+def alike(climbs: Climbs, nodes: Ints, bandwidths: NDArray[np.float64], latencies: NDArray[np.float64], kinds: Ints, pods: Pods | None = None) -> Alike:
+    """The comparison for a tree: `nodes[d]` numbers the server of device d; the rest are columns over links. Of equal `pods` the first is looked at."""
+    devices, tops = slice(None if pods is None else pods.devices), slice(None if pods is None else int(climbs.top[pods.devices - 1]) + 1)
+
+    def sort(links: Ints) -> Hashes:
+        return mix(bandwidths[links].view(np.uint64), latencies[links].view(np.uint64), kinds[links])
+
+    tables = [t[devices] for c in climbs.chains for t in (c.up, c.down)]
+    look = np.unique(row_hashes(np.concatenate([sort(t) for t in tables], axis=1)), return_inverse=True)[1]
     crossing: Ints = np.zeros((0, 0), dtype=np.int64)
     if climbs.to_spine.size:
-        names, number = np.unique(mix(sort[climbs.to_spine], sort[climbs.from_spine]).ravel(), return_inverse=True)
+        names, number = np.unique(mix(sort(climbs.to_spine[tops]), sort(climbs.from_spine[tops])).ravel(), return_inverse=True)
         if len(names) > 1:
-            crossing = number.astype(np.int64).reshape(climbs.to_spine.shape)
+            crossing = number.astype(np.int64).reshape(-1, climbs.to_spine.shape[1])
+    if pods is not None:
+        look, crossing = np.tile(look, pods.count), np.tile(crossing, (pods.count, 1))
     levels = np.array([nodes, *(column for c in climbs.chains for column in c.nodes.T[1:]), climbs.top], dtype=np.int64)
     return Alike(climbs, levels, look, crossing)

@@ -157,7 +157,7 @@ class Cluster:
             return None
         from .alike import alike
 
-        return alike(self._climbs, self.servers, self.bandwidths, self.latencies, self.kinds)
+        return alike(self._climbs, self.servers, self.bandwidths, self.latencies, self.kinds, self.pods)
 
     @cached_property
     def pods(self) -> Pods | None:

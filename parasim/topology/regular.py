@@ -200,6 +200,7 @@ class Ways:
     """The router: columns by arithmetic, names from the tree of the cluster as objects."""
 
     shape: Shape
+    devices: tuple[str, ...]
     number: Mapping[str, int]
     whole: Callable[[], Cluster]
 
@@ -220,6 +221,8 @@ class Ways:
 
     def columns(self, devices: Sequence[str], index: Callable[[], Mapping[tuple[str, str], int]]) -> Climbs | None:
         """The columns of `devices`, in any order."""
+        if devices is self.devices:
+            return self.shape.climbs(self.number)
         order = np.fromiter(map(self.number.__getitem__, devices), dtype=np.int64, count=len(devices))
         if np.array_equal(order, np.arange(len(self.number))):
             return self.shape.climbs(self.number)
@@ -238,4 +241,7 @@ def regular(shape: Shape, accelerator: Accelerator, whole: Callable[[], Cluster]
             made.append(whole())
         return made[0]
 
-    return Cluster(name, accelerator, Nodes(once), devices, Links(shape, once), node_of, Ways(shape, number, once), price, dict(description))  # type: ignore[arg-type]
+    router = Ways(shape, devices, number, once)
+    cluster = Cluster(name, accelerator, Nodes(once), devices, Links(shape, once), node_of, router, price, dict(description))  # type: ignore[arg-type]
+    cluster.__dict__["servers"] = np.repeat(np.arange(shape.servers), shape.size)
+    return cluster
