@@ -9,10 +9,9 @@ et al. 2023, arXiv 2309.14509): ranks exchange heads for tokens before attention
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ..parallel.layout import Layout
-from ..program.ops import COMPUTE, P2P, Buffer, Compute, DType, Kernel, Msg, Op, Ref
+from ..program.ops import COMPUTE, P2P, Buffer, Compute, DType, Kernel, Msg, Op, Ref, replace
 from ..program.workload import ZIGZAG
 from .draft import Draft, collective
 

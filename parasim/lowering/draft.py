@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..config.plan import Plan
 from ..parallel.layout import Layout
-from ..program.ops import COMPUTE, Buffer, Category, Collective, CollectiveOp, Compute, DType, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, Buffer, Category, Collective, CollectiveOp, Compute, DType, Kernel, Label, Op, Ref, replace
 from ..program.workload import Call, Program
 from ..schedules import Placement
 from .messages import Route

@@ -9,12 +9,11 @@ way. What a rank gets is known when it runs only; programs name a table of loads
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..model.spec import Experts
 from ..parallel.routing import ARRIVING, BACK, GATHERED, OUT, SENT, slots
-from ..program.ops import COMPUTE, Collective, CollectiveOp, Compute, Label, Op, Ref
+from ..program.ops import COMPUTE, Collective, CollectiveOp, Compute, Label, Op, Ref, replace
 from .activations import activated
 from .draft import Draft, collective, grad
 

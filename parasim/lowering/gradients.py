@@ -9,9 +9,8 @@ for one microbatch: every body that completes a bucket reduces it and adds to th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from ..program.ops import COMPUTE, Compute, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, Compute, Kernel, Label, Op, Ref, replace
 from ..program.workload import Call
 from .buckets import Filling, finals, last_calls, spread
 from .draft import Draft, Gathered, collective

@@ -9,10 +9,9 @@ et al. 2021, arXiv 2104.07857, section 5; without sharing them out).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import groupby
 
-from ..program.ops import Compute, Kernel, Label, Op, Ref
+from ..program.ops import Compute, Kernel, Label, Op, Ref, replace
 from .draft import Draft
 
 OUT, IN, HOST = "copy.out", "copy.in", "host"  # to the host, from it, and its own work: both directions of the link are used at once

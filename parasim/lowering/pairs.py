@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
-from ..program.ops import COMPUTE, P2P, Collective, Compute, Kernel, Label, Msg, Op, Ref
+from ..program.ops import COMPUTE, P2P, Collective, Compute, Kernel, Label, Msg, Op, Ref, replace
 from ..program.workload import Call
 from .draft import Draft
 

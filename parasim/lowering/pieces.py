@@ -12,10 +12,10 @@ Splitting and joining rows takes no time: a real kernel reads and writes the par
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
-from ..program.ops import COMPUTE, CollectiveOp, Compute, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, CollectiveOp, Compute, Kernel, Label, Op, Ref, replace
 from .draft import Draft, collective
 
 AXIS, STREAM = "tp", "tp.async"

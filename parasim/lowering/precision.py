@@ -10,10 +10,10 @@ they have been gathered.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
-from ..program.ops import COMPUTE, Collective, Compute, DType, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, Collective, Compute, DType, Kernel, Label, Op, Ref, replace
 from ..program.workload import Call
 from .draft import Draft
 from .pieces import AXIS, VIEWS

@@ -8,11 +8,12 @@ first one ends in the forward, and the second lives until the last backward op t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..parallel.layout import FULL, PARTS, SPARSE, Recompute
-from ..program.ops import P2P, Collective, Msg, Op, Ref
+from ..program.ops import P2P, Collective, Msg, Op, Ref, replace
 from .draft import Draft, Stage, relabel
 
 AGAIN = "R"  # phase of what runs again
@@ -109,7 +110,7 @@ def _again(draft: Draft, units: list[Unit], forward: list[Op], backward: list[Op
             ops = _slice(unit.ops, needed)
         needed = needed | _live_in(ops)
         if ops:
-            out.append(replace(unit, ops=tuple(relabel(o, AGAIN) for o in ops)))
+            out.append(dataclasses.replace(unit, ops=tuple(relabel(o, AGAIN) for o in ops)))
     return out[::-1]
 
 

@@ -11,10 +11,9 @@ the second gather of the layer's input beside the input gradient. In `pieces` th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ..parallel.heads import kv_copies
-from ..program.ops import COMPUTE, Collective, CollectiveOp, Compute, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, Collective, CollectiveOp, Compute, Kernel, Label, Op, Ref, replace
 from ..program.workload import KV_HEAD
 from .draft import Draft, collective
 from .loss import READS_STATISTICS

@@ -6,9 +6,8 @@ own do so and batch neighbours, receives first.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
-from ..program.ops import COMPUTE, P2P, Compute, Label, Msg, Op, Ref
+from ..program.ops import COMPUTE, P2P, Compute, Label, Msg, Op, Ref, replace
 from ..program.workload import Call
 from ..schedules import Pair, singles
 from ..schedules.table import Transfer

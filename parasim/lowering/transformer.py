@@ -6,14 +6,14 @@ where Megatron-LM has it: after the embedding, on the attention probabilities an
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from ..model.spec import Transformer
 from ..parallel.heads import kv_copies
 from ..parallel.vocabulary import padded_vocabulary
-from ..program.ops import Compute, DType, Label, Op, Ref
+from ..program.ops import Compute, DType, Label, Op, Ref, replace
 from .activations import activated
 from .attention import attention_core, packed_qkv
 from .context import sequence_cut
@@ -32,7 +32,7 @@ class TransformerWriter:
     def __init__(self, draft: Draft, model: Transformer, stage: Stage) -> None:
         self.copies = kv_copies(model, draft.layout)
         self.draft, self.stage = draft, stage
-        self.model = replace(model, kv_heads=model.kv_heads * self.copies)  # as many as tensor parallelism sees: copies count
+        self.model = dataclasses.replace(model, kv_heads=model.kv_heads * self.copies)  # as many as tensor parallelism sees: copies count
         batch = draft.layout.batch
         self.batch, self.sequence = batch.micro, batch.sequence // draft.layout.degrees.cp
         self.rows, self.h, self.vocabulary = self.batch * self.sequence, model.hidden, padded_vocabulary(model, draft.layout)

@@ -14,13 +14,12 @@ This is their Algorithm 1: two meetings of all ranks between the last forward an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 
 from ..model.layers import head_flops, layer_attention_flops, layer_matmul_flops
 from ..model.spec import Transformer
 from ..parallel.placement import PASSES_AHEAD
-from ..program.ops import Collective, CollectiveOp, Compute, Kernel, Label, Op, Ref
+from ..program.ops import Collective, CollectiveOp, Compute, Kernel, Label, Op, Ref, replace
 from ..program.workload import Call
 from ..schedules import ScheduleInput, singles
 from ..schedules.one_f_one_b import one_f_one_b

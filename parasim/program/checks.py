@@ -37,10 +37,10 @@ def _unread_shards(c: int, program: Program) -> list[Violation]:
     shards = {n for n, b in program.buffers.items() if b.of and not b.persistent}
     read: set[str] = set()
     written: dict[str, None] = {}
-    for op in (op for body in program.bodies.values() for op in body):
+    for op in (op for body in program.bodies.values() for op in body) if shards else ():
         for part in op.kernels if isinstance(op, Compute) else (op,):
-            read.update(r.name for r in part.reads if r not in part.writes)
-            written.update((r.name, None) for r in part.writes if r.name in shards)
+            read.update([r.name for r in part.reads if r.name in shards and r not in part.writes])
+            written.update([(r.name, None) for r in part.writes if r.name in shards])
     return [Violation(f"class {c}", n, f"is written and never read, a shard of {', '.join(program.buffers[n].of)}") for n in written if n not in read]
 
 

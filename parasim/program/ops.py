@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 DType = Literal["bf16", "fp16", "fp32", "fp64", "fp8", "int32", "int64", "uint8"]
 DTYPE_BYTES: dict[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "fp8": 1, "int32": 4, "int64": 8, "uint8": 1}
@@ -174,3 +174,14 @@ class P2P(_Op):
 
 
 Op = Compute | Collective | P2P
+Part = TypeVar("Part", bound=Buffer | Kernel | Compute | Collective | P2P | Msg)
+
+
+def replace(part: Part, **fields: Any) -> Part:
+    """`dataclasses.replace` for what a Program is made of, several times as fast: fields are copied without running `__init__`. Raises TypeError."""
+    known = part.__dataclass_fields__
+    if not fields.keys() <= known.keys():
+        raise TypeError(f"{type(part).__name__} has no {', '.join(fields.keys() - known.keys())}")
+    new, values = object.__new__(type(part)), part.__dict__
+    new.__dict__.update({name: values[name] for name in known} | fields)
+    return new
