@@ -25,11 +25,12 @@ def wrong(message: str) -> PydanticCustomError:
 
 
 def shown(value: object) -> str:
-    """A value as it stands in the file, cut to a readable length."""
+    """A value as it stands in the file, cut to a readable length; what cannot be printed as Python writes it."""
     words: dict[object, str] = {None: "null (nothing)", True: "true", False: "false"}
     if value is None or isinstance(value, bool):
         return words[value]
-    text = f"'{value}'" if isinstance(value, str) else "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else str(value)
+    written = "".join(c if c.isprintable() else repr(c)[1:-1] for c in value) if isinstance(value, str) else ""
+    text = f"'{written}'" if isinstance(value, str) else "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

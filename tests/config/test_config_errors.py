@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from parasim.config import build, load
@@ -138,6 +138,7 @@ PATHS = [
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.dictionaries(st.sampled_from(PATHS), JUNK, min_size=1, max_size=3))
+@example({"model": "\x1e\r"})  # both end a line
 def test_any_value_anywhere_gets_an_answer(changes: dict[str, object]) -> None:
     keys: dict[str, Any] = {
         "model": {"kind": "mlp", "layers": 8, "hidden": 64},

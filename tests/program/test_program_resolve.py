@@ -16,7 +16,7 @@ from parasim.program.edges import Resolved, resolve
 from parasim.program.ops import CATEGORIES, Buffer, Compute, Kernel, Label, Ref
 from parasim.program.workload import Call, Program, buffer_bytes
 from parasim.timeline import Part
-from parasim.timeline_columns import names, script
+from parasim.timeline_columns import Scribe, names
 
 OFTEN = settings(max_examples=70, deadline=None, derandomize=True)
 
@@ -67,7 +67,7 @@ def times(program: Program, data: st.DataObject) -> tuple[np.ndarray[Any, Any], 
 def memory(program: Program, start: np.ndarray[Any, Any], end: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Births and deaths in a Timeline of ops with these seconds."""
     resolved = resolve(program)
-    return Part(0, script(resolved, *names([program]), np.zeros(len(resolved))), start, start, end).memory()
+    return Part(0, Scribe(*names([program])).script(resolved, np.zeros(len(resolved))), start, start, end).memory()
 
 
 def check_lifetimes(program: Program, data: st.DataObject) -> None:
