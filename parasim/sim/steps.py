@@ -129,7 +129,7 @@ class Pricer:
     def _class(self, program: Program) -> _Class:
         found = _Class({}, {})
         for name, body in program.bodies.items():
-            found.seconds[name] = list(body_seconds(body, self._kernel, self.profile, self.launch))
+            found.seconds[name] = body_seconds(body, self._kernel, self.profile, self.launch)
             found.transfers[name] = transfers = list[_Draft]()
             for i, op in enumerate(body):
                 if isinstance(op, Collective):
