@@ -15,6 +15,7 @@ from ..provenance import stamp
 from .changed import changed, needed
 from .named import LOADERS, inputs, load_named, specs, wrong_names
 from .overrides import apply
+from .reach import out_of_reach
 from .resolve import resolve
 from .run import Loaded, Run
 from .source import echo, expanded
@@ -71,6 +72,9 @@ def _run(document: Document, name: str, before: Run | None = None) -> Run:
         plan = resolve(keys, named.model)
     except InvalidLayout as error:
         raise expansion.blame(error) from None
+    cluster = changed(named.cluster, keys, document)
+    if far := list(out_of_reach(plan.layout, cluster)):
+        raise expansion.blame(InvalidLayout(far))
     plan = replace(plan, assumptions=(*expansion.assumption(), *plan.assumptions))
     for dtype in (plan.layout.precision, plan.layout.compute_dtype):
         named.cluster.accelerator.peak(dtype)
@@ -79,7 +83,7 @@ def _run(document: Document, name: str, before: Run | None = None) -> Run:
     return Run(
         name=keys.name or name,
         plan=plan,
-        cluster=changed(named.cluster, keys, document),
+        cluster=cluster,
         profile=named.profile,
         critical_batch=keys.critical_batch,
         devices=keys.devices,

@@ -338,7 +338,9 @@ class TensorKeys(Block):
     sequence_parallel: Flag = key(False, "whether norms and residuals are cut along the sequence")
     asynchronous: Flag = key(False, "whether its collectives overlap compute", alias="async")
     pieces: Count = key(1, "with sequence_parallel: parts in which rows are gathered, multiplied and scattered, beside each other's products")
-    user_buffers: Flag = key(False, "with sequence_parallel: move these parts, as many as tp unless pieces says, by copy engines through mapped buffers")
+    user_buffers: Flag = key(
+        False, "with sequence_parallel: move these parts, as many as tp unless pieces says, by copy engines through buffers mapped within one server"
+    )
 
 
 class ContextKeys(Block):

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import Malformed, Unparsable
+from .. import documents
+from ..errors import Malformed, ParasimError, Unparsable
 from .samples import DTYPE_BYTES, Sample
 
 OPS = {
@@ -127,12 +129,13 @@ class _Reader:
 
     def read(self, lines: Sequence[str]) -> list[Log]:
         for number, raw in enumerate(lines, 1):
-            line = _PREFIX.sub("", raw.rstrip())
-            at = f"{self.name}:{number}"
+            prefix = _PREFIX.match(raw)
+            begin = prefix.end() if prefix else 0
+            line = raw.rstrip()[begin:]
             if line.lstrip().startswith("#"):
                 self._comment(line.lstrip())
             elif self.columns is not None and re.match(r"\s*\d+(\s|$)", line):
-                self._row(line.split(), at)
+                self._row(line, number, begin)
             elif program := _PROGRAM.search(line):
                 self.program = program
                 self.log.op = self.log.op if self.log.rows else self._op()
@@ -162,30 +165,36 @@ class _Reader:
             self.logs.append(self.log)
         self.log, self.columns = Log(self._op()), None
 
-    def _row(self, words: list[str], at: str) -> None:
+    def _row(self, line: str, number: int, begin: int) -> None:
+        """A row of results; its words begin `begin` characters after the beginning of the line."""
         assert self.columns is not None  # read() asks
+        words, starts = line.split(), [begin + m.start() + 1 for m in re.finditer(r"\S+", line)]
+        at, last = f"{self.name}:{number}", begin + len(line) + 1
         left, width = self.columns
         if not self.log.op:
             raise Unparsable(f"{at}: a row of an unnamed test; a line '# Collective test starting: all_reduce_perf' or the command is due before it")
-        blocks = words[len(left) :]
-        if len(blocks) < 3:
-            raise Unparsable(f"{at}: the row is cut off after {len(words)} columns of {len(left) + 2 * width}: {', '.join(left)}, time, algbw, busbw, ...")
-        try:
-            named = dict(zip(left, words, strict=False))
-            nbytes, count = int(words[0]), int(named.get("count", named.get("N", "0")))
-            dtype = named.get("type", "")
-            first = _time(blocks[0], self.unit)
-            _time(blocks[1], 1.0), _time(blocks[2], 1.0)
-        except ValueError as error:
-            raise Unparsable(f"{at}: {error} in the row '{' '.join(words)}'") from None
-        if width < len(blocks) < width + 3:
-            raise Unparsable(f"{at}: the row is cut off after {len(words)} columns of {len(left) + 2 * width}")
-        both = len(blocks) >= width + 3
-        try:
-            second = _time(blocks[width], self.unit) if both else None
-        except ValueError as error:
-            raise Unparsable(f"{at}: {error} in the row '{' '.join(words)}'") from None
-        self.log.rows.append(Row(nbytes, count, dtype, first, second, at))
+        found = len(words) - len(left)
+        if found < 3:
+            due = f"{len(left) + 2 * width}: {', '.join(left)}, time, algbw, busbw, ..."
+            raise Unparsable(f"{at}:{last}: the row is cut off after {len(words)} columns of {due}")
+
+        def read(place: int, how: Callable[[str], Any]) -> Any:
+            try:
+                return how(words[place])
+            except ValueError as error:
+                text = f"{words[place]!r} is no whole number" if how is int else str(error)
+                raise Unparsable(f"{at}:{starts[place]}: {text} in the row '{' '.join(words)}'") from None
+
+        places = {word: i for i, word in enumerate(left)}
+        nbytes = read(0, int)
+        count = next((read(places[key], int) for key in ("count", "N") if key in places), 0)
+        first = read(len(left), partial(_time, unit=self.unit))
+        for place in (len(left) + 1, len(left) + 2):
+            read(place, partial(_time, unit=1.0))
+        if width < found < width + 3:
+            raise Unparsable(f"{at}:{last}: the row is cut off after {len(words)} columns of {len(left) + 2 * width}")
+        second = read(len(left) + width, partial(_time, unit=self.unit)) if found >= width + 3 else None
+        self.log.rows.append(Row(nbytes, count, words[places["type"]] if "type" in places else "", first, second, at))
 
 
 def _time(word: str, unit: float) -> float | None:
@@ -207,39 +216,69 @@ def _json(text: str, name: str) -> list[Log]:
         tree = json.loads(text)
     except json.JSONDecodeError as error:
         raise Unparsable(f"{name}:{error.lineno}:{error.colno}: is not JSON (cut off?): {error.msg}") from None
-    reports = tree if isinstance(tree, list) else [tree]
-    return [_report(report, name if len(reports) == 1 else f"{name}[{i}]") for i, report in enumerate(reports)]
+    reports, whole = (tree, False) if isinstance(tree, list) else ([tree], True)
+    return [_Report(text, name, () if whole else (i,)).read(report) for i, report in enumerate(reports)]
 
 
-def _report(tree: Any, name: str) -> Log:
-    if not isinstance(tree, Mapping) or not isinstance(tree.get("results"), list) or not tree["results"]:
-        raise Unparsable(f"{name}:1: holds no results of nccl-tests: an object with config and results is due")
-    words = " ".join(map(str, tree.get("args", []))) + f" {tree.get('collective', '')}_perf"
-    program = next((m[1] for m in _PROGRAM.finditer(words) if m[1] in OPS), None)
-    if program is None:
-        raise Unparsable(f"{name}:1: names no test in args, such as all_reduce_perf; known: {', '.join(OPS)}")
-    config = tree.get("config") or {}
-    devices = [d for d in config.get("devices", []) if isinstance(d, Mapping)]
-    log = Log(OPS[program], {int(d["rank"]): str(d.get("hostname", "")) for d in devices if "rank" in d})
-    log.device = str(devices[0].get("device_info", "")) if devices else ""
-    log.processes = int(config.get("nthreads", 1)) * int(config.get("ngpus", 0))
-    if log.ranks < 2:
-        raise Unparsable(f"{name}:1: config gives no ranks (devices, or nthreads and ngpus)")
-    for i, row in enumerate(tree["results"]):
-        log.rows.append(_result(row, f"{name}: results[{i}]"))
-    return log
+class _Report(NamedTuple):
+    """One report of a JSON text; `at` are the keys that lead to it."""
 
+    text: str
+    name: str
+    at: tuple[str | int, ...]
 
-def _result(row: Any, at: str) -> Row:
-    times = []
-    try:
-        for key in ("out_of_place", "in_place"):
-            block = row.get(key)
-            value = None if block is None else block.get("time", block.get("cpu_time"))
-            times.append(None if value is None else _time(str(value), MICROSECONDS["us"]))
-        return Row(int(row["size"]), int(row.get("count", 0)), str(row.get("type", "")), times[0], times[1], at)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Unparsable(f"{at}: lacks size or time, or holds what is no number: {error}") from None
+    def fault(self, message: str, *keys: str | int) -> Unparsable:
+        """An error at the value of `keys`, or at what encloses it."""
+        try:
+            place = str(documents.parse(self.text.encode(), self.name).place((*self.at, *keys)))
+        except ParasimError:  # JSON that YAML reads otherwise: tabs
+            place = f"{self.name}: {documents.dotted((*self.at, *keys))}"
+        return Unparsable(f"{place}: {message}")
+
+    def read(self, tree: Any) -> Log:
+        """Raises `Unparsable` as file:line:column: message."""
+        if not isinstance(tree, Mapping) or not isinstance(tree.get("results"), list) or not tree["results"]:
+            raise self.fault("holds no results of nccl-tests: an object with config and results is due", "results")
+        args = tree.get("args") or []
+        words = " ".join(map(str, args if isinstance(args, list) else [args])) + f" {tree.get('collective', '')}_perf"
+        program = next((m[1] for m in _PROGRAM.finditer(words) if m[1] in OPS), None)
+        if program is None:
+            raise self.fault(f"names no test in args, such as all_reduce_perf; known: {', '.join(OPS)}", "args")
+        log = self._config(OPS[program], tree.get("config") or {})
+        for i, row in enumerate(tree["results"]):
+            log.rows.append(self._result(row, i))
+        return log
+
+    def _config(self, op: str, config: Any) -> Log:
+        log = Log(op)
+        try:
+            devices = [d for d in config.get("devices", []) if isinstance(d, Mapping)]
+            log.hosts = {int(d["rank"]): str(d.get("hostname", "")) for d in devices if "rank" in d}
+            log.device = str(devices[0].get("device_info", "")) if devices else ""
+            log.processes = int(config.get("nthreads", 1)) * int(config.get("ngpus", 0))
+        except (AttributeError, TypeError, ValueError) as error:
+            raise self.fault(f"holds ranks that are no numbers: {error}", "config") from None
+        if log.ranks < 2:
+            raise self.fault("gives no ranks (devices, or nthreads and ngpus)", "config")
+        return log
+
+    def _result(self, row: Any, i: int) -> Row:
+        times: list[float | None] = []
+        keys: tuple[str, ...] = ()
+        try:
+            for key in ("out_of_place", "in_place"):
+                keys = (key, "time")
+                block = row.get(key)
+                value = None if block is None else block.get("time", block.get("cpu_time"))
+                times.append(None if value is None else _time(str(value), MICROSECONDS["us"]))
+            keys = ("size",)
+            nbytes = int(row["size"])
+            keys = ("count",)
+            return Row(
+                nbytes, int(row.get("count", 0)), str(row.get("type", "")), times[0], times[1], f"{self.name}: {documents.dotted((*self.at, 'results', i))}"
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self.fault(f"results[{i}] lacks size or time, or holds what is no number: {error}", "results", i, *keys) from None
 
 
 def render(log: Log) -> str:

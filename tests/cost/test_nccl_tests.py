@@ -79,9 +79,9 @@ def test_the_name_of_the_file_names_the_test(tmp_path: Path) -> None:
         ("", "x.log:1: is empty"),
         ("hello\nworld\n", "x.log:2: ends without a row"),
         (HEAD, "x.log:10: ends without a row"),
-        (HEAD + LINES[:60], r"x.log:11: the row is cut off after 6 columns of 13"),
-        (HEAD + LINES[:95], r"x.log:11: the row is cut off after 10 columns of 13"),
-        (HEAD + LINES.replace("32.13", "host:12"), r"x.log:11: 'host:12' is no number in the row"),
+        (HEAD + LINES[:60], r"x.log:11:61: the row is cut off after 6 columns of 13"),
+        (HEAD + LINES[:95], r"x.log:11:94: the row is cut off after 10 columns of 13"),
+        (HEAD + LINES.replace("32.13", "host:12"), r"x.log:11:57: 'host:12' is no number in the row"),
         ((HEAD + LINES).split("\n", 1)[1], r"x.log:10: a row of an unnamed test"),
         ("\n".join(line for line in (HEAD + LINES).splitlines() if "Rank" not in line), r"x.log:9: a table without the number of its ranks"),
         ('{"config": {"nthreads": 1', "x.log:1:26: is not JSON"),
@@ -109,7 +109,7 @@ def test_the_json_report() -> None:
     # 1 GB in 5 ms is 200 GB/s; busbw = 200 x 7/8 (nccl-tests, doc/PERFORMANCE.md)
     assert (sample.op, sample.ranks, sample.seconds) == ("all_gather", 8, pytest.approx(5e-3))
     assert sample.algbw == pytest.approx(200e9) and sample.busbw == pytest.approx(175e9)
-    with pytest.raises(Unparsable, match=r"results\[0\]: lacks size or time"):
+    with pytest.raises(Unparsable, match=r"x\.json:1:\d+: results\[0\] lacks size or time"):
         parse(json.dumps(tree | {"results": [{"out_of_place": block}]}), "x.json")
 
 

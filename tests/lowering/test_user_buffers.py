@@ -78,3 +78,33 @@ def test_copies_slow_no_compute() -> None:
     assert reported(run, slow).step_time == pytest.approx(reported(run, plain).step_time, rel=1e-12)
     run = run_of(pieces=8)
     assert reported(run, slow).step_time > reported(run, plain).step_time
+
+
+@pytest.mark.parametrize(
+    ("degrees", "devices", "message"),
+    [
+        ({"tp": 16}, 16, "the tensor-parallel group of ranks 0-15 spans 2; legal: false, or parallel.tp=8"),
+        (
+            {"tp": 4, "order": ["dp", "tp", "cp", "pp", "ep"]},
+            32,
+            "ranks 0, 8, 16, 24 spans 4; legal: false, or a placement that keeps",
+        ),
+    ],
+)
+def test_a_group_maps_buffers_on_one_server_only(degrees: dict[str, Any], devices: int, message: str) -> None:
+    """Transformer Engine maps user buffers within one NVLink domain; the servers here have eight GPUs."""
+    wide = LARGE | {"devices": devices, "batch": {"global": 8, "micro": 1, "sequence": 8192}, "tensor": {"sequence_parallel": True, "user_buffers": True}}
+    with pytest.raises(InvalidLayout) as refused:
+        build(wide | {"parallel": degrees})
+    (violation,) = refused.value.violations
+    assert (violation.field, violation.value) == ("tensor.user_buffers", "true") and message in str(violation)
+    build(wide | {"parallel": degrees, "tensor": {"sequence_parallel": True}})
+    build(wide | {"parallel": {"tp": 8}})
+    with pytest.raises(InvalidLayout, match="user_buffers"):
+        build(wide | {"parallel": {"tp": 8}, "placement": "round-robin"})
+
+
+def test_a_rack_that_shares_nvlink_is_one_server_for_buffers() -> None:
+    """NVL72: 16 of its GPUs map each other's buffers."""
+    rack = LARGE | {"cluster": "nvl72-ib400", "devices": 16, "parallel": {"tp": 16}}
+    assert build(rack | {"tensor": {"sequence_parallel": True, "user_buffers": True}}).plan.layout.tensor.pieces == 16

@@ -4,6 +4,7 @@ Formats: the matrix and its legend as `nvidia-smi topo -m` prints them (NVIDIA);
 NCCL_TOPO_DUMP_FILE and reads back (NVIDIA/nccl, src/graph/xml.cc, version 1); topology.conf(5) of Slurm (SchedMD), whose example is tree.conf.
 """
 
+import re
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from parasim import documents
 from parasim.errors import Malformed, Unparsable
 from parasim.topology.importers import import_cluster
-from parasim.topology.importers.slurm_conf import hostlist
+from parasim.topology.importers.slurm_conf import Token, hostlist
 from parasim.topology.loader import accelerators, load_cluster
 
 DATA = Path(__file__).parents[1] / "data" / "topology"
@@ -79,10 +80,11 @@ ROWS = (DATA / "rtx4090-4gpu.txt").read_text().splitlines()
     ("lines", "words"),
     [
         (ROWS[:4], ":4: the matrix ends here: 2 of 5 rows are missing (GPU3, NIC0)"),
-        ([*ROWS[:3], ROWS[3][:16]], ":4: row GPU2 has 3 of 5 entries: the line is cut short"),
-        ([*ROWS[:2], ROWS[2].replace("PHB", "PIB"), *ROWS[3:]], ":3: GPU1 to GPU0 is 'PIB'; known: X, NV#, PIX, PXB, PHB, NODE, SYS"),
-        ([*ROWS[:2], ROWS[2].replace("PHB", "PIX"), *ROWS[3:]], ":3: GPU1 to GPU0 is PIX, but GPU0 to GPU1 on line 2 is PHB"),
-        ([*ROWS[:2], ROWS[1], *ROWS[2:]], ":3: row GPU0 is there twice, first on line 2"),
+        ([*ROWS[:3], ROWS[3][:16]], ":4:16: row GPU2 has 3 of 5 entries: the line is cut short"),
+        ([*ROWS[:2], ROWS[2].replace("PHB", "PIB"), *ROWS[3:]], ":3:6: GPU1 to GPU0 is 'PIB'; known: X, NV#, PIX, PXB, PHB, NODE, SYS"),
+        ([*ROWS[:2], ROWS[2].replace("PHB", "PIX"), *ROWS[3:]], ":3:6: GPU1 to GPU0 is PIX, but GPU0 to GPU1 on line 2 is PHB"),
+        ([*ROWS[:2], ROWS[1], *ROWS[2:]], ":3:1: row GPU0 is there twice, first on line 2"),
+        ([*ROWS[:1], "\x1b[4m" + ROWS[1].replace("PHB", "PHX"), *ROWS[2:]], ":2:14: GPU0 to GPU1 is 'PHX'"),  # terminal escapes count as columns
         (["hello"], ":1: no line with the columns GPU0, GPU1"),
         (ROWS[:1], ":1: the matrix ends here: 5 of 5 rows are missing"),
     ],
@@ -136,13 +138,18 @@ XML = (DATA / "h200-4gpu.xml").read_text()
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("\n".join(XML.splitlines()[:9]), ":9: not valid XML: no element found; <gpu> of line 5 is not closed"),
-        (XML.replace('version="1"', 'version="2"', 1), ":1: version 2 of the topology; version 1 is known"),
-        (XML.replace(' busid="0000:18:00.0"', "", 1), ":4: <pci> has no busid; it has: class, vendor"),
-        (XML.replace('count="4"', 'count="four"', 1), ":6: <nvlink> has count='four', which is no number"),
-        (XML.replace('name="mlx5_1"', 'name="mlx5_0"'), ":29: <net> mlx5_0 is there twice"),
-        ('<system version="1">\n<cpu numaid="0"/>\n</system>', ":1: no <gpu> in any <cpu>: there is no device"),
-        (XML.replace('device="0x2335"', 'device="0xffff"').replace('sm="90"', 'sm="7"'), ":5: GPU with device 0xffff and sm 7 is not known; give accelerator="),
+        ("\n".join(XML.splitlines()[:9]), ":9:70: not valid XML: no element found; <gpu> of line 5 is not closed"),
+        (XML.replace('version="1"', 'version="2"', 1), ":1:18: version 2 of the topology; version 1 is known"),
+        (XML.replace(' busid="0000:18:00.0"', "", 1), ":4:7: <pci> has no busid; it has: class, vendor"),
+        (XML.replace('count="4"', 'count="four"', 1), ":6:48: <nvlink> has count='four', which is no number"),
+        (XML.replace('name="mlx5_1"', 'name="mlx5_0"'), ":29:11: <net> mlx5_0 is there twice"),
+        ('<system version="1">\n<cpu numaid="0"/>\n</system>', ":1:1: no <gpu> in any <cpu>: there is no device"),
+        (
+            XML.replace('device="0x2335"', 'device="0xffff"').replace('sm="90"', 'sm="7"'),
+            ":5:26: GPU with device 0xffff and sm 7 is not known; give accelerator=",
+        ),
+        (XML.replace(' speed="400000"', '\nspeed="fast"', 1), ":15:8: <net> has speed='fast', which is no number"),
+        (XML.replace('count="4"', 'count="inf"', 1), ":6:48: <nvlink> has count='inf', which is no finite number"),
         ("<graphs/>", ":1: no <system>: is this what NCCL wrote"),
     ],
 )
@@ -159,7 +166,7 @@ def test_a_dump_inside_a_log_keeps_its_lines(tmp_path):
     path.write_text("node1:12:34 [0] NCCL INFO Topology:\n\n" + XML + "done\n")
     assert import_cluster(path).cluster.links == import_cluster(DATA / "h200-4gpu.xml").cluster.links
     path.write_text("one\ntwo\n" + "\n".join(XML.splitlines()[:9]))
-    with pytest.raises(Unparsable, match=rf"{path}:11: not valid XML"):
+    with pytest.raises(Unparsable, match=rf"{path}:11:70: not valid XML"):
         import_cluster(path)
 
 
@@ -191,23 +198,26 @@ def test_blocks_of_slurm_are_scale_up_networks():
     ],
 )
 def test_hostlist_expressions(text, names):
-    assert list(hostlist(text, "topology.conf", 1)) == names
+    assert list(hostlist(Token(text, 1, 1), "topology.conf")) == names
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Nodes=n[4-", ":2: 'n[4-': the bracket is not closed; is the line cut short?"),
-        ("SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1", ":2: s1 has neither Switches nor Nodes: is the line cut short?"),
-        ("SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Nodes=", ":2: 'Nodes=': Nodes has no value; is the line cut short?"),
-        ("SwitchName=s2 Switches=s[0-1]\nSwitchName=s0 Nodes=n0", ":1: s2 is above s1, which no line describes; is the file cut short?"),
-        ("SwitchName=s0 Nodes=n[3-0]", ":1: 'n[3-0]': '3-0' is no number and no range such as 0-15"),
-        ("SwitchName=s0 Nodes=n0 Speed=1", ":1: 'Speed=1': Speed is not a key of topology.conf; known: SwitchName"),
-        ("SwitchName=s0 Nodes=n0\nSwitchName=s0 Nodes=n1", ":2: s0 is there twice, first on line 1"),
-        ("SwitchName=s0 Nodes=n0\nSwitchName=s1 Nodes=n0", ":2: node n0 is below s1 and s0 (line 1); a tree has one way up"),
-        ("SwitchName=a Switches=b\nSwitchName=b Switches=a", ":1: a is below itself"),
-        ("# nothing\nNodes=n0", ":2: 'Nodes=n0' names no switch and no block"),
-        ("SwitchName=s0 \\\n  Nodes=n0 \\", ":1: the file ends in a line that goes on (backslash)"),
+        ("SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Nodes=n[4-", ":2:25: 'n[4-': the bracket is not closed; is the line cut short?"),
+        ("SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1", ":2:14: s1 has neither Switches nor Nodes: is the line cut short?"),
+        ("SwitchName=s0 Nodes=n[0-3]\nSwitchName=s1 Nodes=", ":2:21: 'Nodes=': Nodes has no value; is the line cut short?"),
+        ("SwitchName=s2 Switches=s[0-1]\nSwitchName=s0 Nodes=n0", ":1:24: s2 is above s1, which no line describes; is the file cut short?"),
+        ("SwitchName=s0 Nodes=n[3-0]", ":1:23: 'n[3-0]': '3-0' is no number and no range such as 0-15"),
+        ("SwitchName=s0 Nodes=n0 Speed=1", ":1:24: 'Speed=1': Speed is not a key of topology.conf; known: SwitchName"),
+        ("SwitchName=s0 Nodes=n0\nSwitchName=s0 Nodes=n1", ":2:12: s0 is there twice, first on line 1"),
+        ("SwitchName=s0 Nodes=n0\nSwitchName=s1 Nodes=n0", ":2:21: node n0 is below s1 and s0 (line 1); a tree has one way up"),
+        ("SwitchName=a Switches=b\nSwitchName=b Switches=a", ":1:12: a is below itself"),
+        ("# nothing\nNodes=n0", ":2:1: 'Nodes=n0' names no switch and no block"),
+        ("SwitchName=s0 \\\n  Nodes=n0 \\", ":2:12: the file ends in a line that goes on (backslash)"),
+        ("SwitchName=s0 \\\n   Nodes=n0,n[1-x]", ":2:15: 'n0,n[1-x]': '1-x' is no number and no range"),
+        ("SwitchName=s0 Nodes=n[0]]", ":1:25: 'n[0]]': brackets do not match"),
+        ("SwitchName=s0 Nodes=n0 Nodes=n1", ":1:24: Nodes is there twice"),
         ("# nothing\n", ":1: no SwitchName and no BlockName: is this a topology.conf?"),
     ],
 )
@@ -220,15 +230,17 @@ def test_a_topology_conf_that_cannot_be_read_is_refused_with_the_line(tmp_path, 
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_cut_anywhere_is_read_or_refused_with_a_line(name, tmp_path):
+@pytest.mark.parametrize("put", ["", "?", "<"])
+def test_a_file_cut_or_garbled_anywhere_is_read_or_refused_with_a_line(name, put, tmp_path):
+    """Cut at a place, or with another character there."""
     text = (DATA / name).read_text()
     path = tmp_path / name
-    for end in range(0, len(text), max(1, len(text) // 60)):
-        path.write_text(text[:end] or " ")
+    for end in range(0, len(text), max(1, len(text) // 50)):
+        path.write_text(text[:end] + put + text[end + 1 :] if put else text[:end] or " ")
         try:
             import_cluster(path)
         except Unparsable as error:
-            assert str(error).startswith(f"{path}:")
+            assert re.match(rf"{path}:\d+:", str(error)) or "the file is empty" in str(error)
 
 
 def test_wrong_options_are_named(tmp_path):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ... import documents
 from ...errors import Unparsable
@@ -54,17 +54,42 @@ class Graph:
         return {"name": self.name, "accelerator": self.accelerator, "nodes": nodes, "links": self.links}
 
 
-def fault(name: str, line: int, message: str) -> Unparsable:
-    """An error at a line of a file."""
-    return Unparsable(f"{name}:{line}: {message}")
+def fault(name: str, line: int, message: str, column: int = 0) -> Unparsable:
+    """An error at a line of a file, and at a column where one word is at fault; both from 1."""
+    return Unparsable(f"{name}:{line}:{column}: {message}" if column else f"{name}:{line}: {message}")
 
 
-def lines(text: str) -> Iterator[tuple[int, str, str]]:
-    """Line number from 1, the prefix that a launcher put before the line, and the line without it and without terminal escapes."""
+class Word(NamedTuple):
+    """A word and the column where it begins, from 1."""
+
+    text: str
+    column: int
+
+
+def words(text: str, columns: Sequence[int] | None = None) -> list[Word]:
+    """The words of a line; `columns[i]` is that of its i-th character, where that is not i + 1."""
+    found = re.finditer(r"\S+", text)
+    return [Word(m[0], m.start() + 1 if columns is None else columns[m.start()]) for m in found]
+
+
+class Line(NamedTuple):
+    """A line of a file: its number from 1, the prefix that a launcher put before it, its words without terminal escapes, and the column after it."""
+
+    number: int
+    prefix: str
+    words: list[Word]
+    end: int
+
+
+def lines(text: str) -> Iterator[Line]:
+    """The lines of what a launcher collected."""
     for number, raw in enumerate(text.splitlines(), 1):
-        line = _ESCAPES.sub("", raw)
+        hidden = {i for m in _ESCAPES.finditer(raw) for i in range(m.start(), m.end())}
+        columns = [i + 1 for i in range(len(raw)) if i not in hidden]
+        line = "".join(raw[i - 1] for i in columns)
         prefix = _PREFIX.match(line)
-        yield number, prefix[0].strip() if prefix else "", line[prefix.end() :] if prefix else line
+        begin = prefix.end() if prefix else 0
+        yield Line(number, prefix[0].strip() if prefix else "", words(line[begin:], columns[begin:]), len(raw.rstrip()) + 1)
 
 
 def text_of(path: Path) -> str:

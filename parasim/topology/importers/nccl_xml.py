@@ -6,11 +6,14 @@ pci / nic / net with its `speed` in Mb/s. Other elements are passed over, as NCC
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from xml.parsers import expat
 
+from ...errors import Unparsable
 from .common import Graph, facts, fault, nvlinks
 
 ELEMENTS = ("system", "cpu", "pci", "gpu", "nvlink", "nic", "net", "c2c")
@@ -19,27 +22,40 @@ _GPU_CLASS = ("0x0300", "0x0302")
 
 @dataclass
 class Element:
-    """One element with its line."""
+    """One element with the line and the column of its `<`, and its text up to `>`."""
 
     tag: str
     attributes: Mapping[str, str]
     line: int
+    column: int
+    text: str
     name: str
     inner: list[Element] = field(default_factory=list)
 
+    def fault(self, message: str, key: str = "") -> Unparsable:
+        """An error at this element, or at the value of its attribute `key`."""
+        found = re.search(rf"\s{key}\s*=\s*[\"']", self.text) if key else None
+        before = self.text[: found.end()] if found else ""
+        line = self.line + before.count("\n")
+        column = len(before.rpartition("\n")[2]) + (1 if "\n" in before else self.column)
+        return fault(self.name, line, message, column)
+
     def get(self, key: str) -> str:
-        """An attribute that must be there. Raises `Unparsable` with the line."""
+        """An attribute that must be there. Raises `Unparsable` with the place."""
         if key not in self.attributes:
-            raise fault(self.name, self.line, f"<{self.tag}> has no {key}; it has: {', '.join(self.attributes) or 'nothing'}")
+            raise self.fault(f"<{self.tag}> has no {key}; it has: {', '.join(self.attributes) or 'nothing'}")
         return self.attributes[key]
 
     def number(self, key: str, default: str | None = None) -> float:
         """An attribute that is a number."""
         text = self.attributes.get(key, default) if default is not None else self.get(key)
         try:
-            return float(str(text).split()[0])
+            found = float(str(text).split()[0])
         except (ValueError, IndexError):
-            raise fault(self.name, self.line, f"<{self.tag}> has {key}={text!r}, which is no number") from None
+            raise self.fault(f"<{self.tag}> has {key}={text!r}, which is no number", key) from None
+        if not math.isfinite(found):
+            raise self.fault(f"<{self.tag}> has {key}={text!r}, which is no finite number", key)
+        return found
 
     def all(self, tag: str) -> list[Element]:
         """The inner elements of one tag."""
@@ -47,19 +63,26 @@ class Element:
 
 
 def parse(text: str, name: str) -> Element:
-    """The <system> in `text`. Raises `Unparsable` as file:line: message for what is no such file or is cut short."""
+    """The <system> in `text`. Raises `Unparsable` as file:line:column: message for what is no such file or is cut short."""
     start = text.find("<system")
     if start < 0:
         raise fault(name, 1, "no <system>: is this what NCCL wrote to NCCL_TOPO_DUMP_FILE?")
-    before = text.count("\n", 0, start)
+    before, indent = text.count("\n", 0, start), start - (text.rfind("\n", 0, start) + 1)
     end = text.find("</system>", start)
     body = text[start : end + len("</system>") if end >= 0 else None]
+    rows = body.split("\n")
     open_: list[Element] = []
     found: list[Element] = []
     reader = expat.ParserCreate()
 
+    def place(line: int, column: int) -> tuple[int, int]:
+        """Of the file, from a place of the body: line from 1, column from 0."""
+        return before + line, column + 1 + (indent if line == 1 else 0)
+
     def begin(tag: str, attributes: dict[str, str]) -> None:
-        element = Element(tag, attributes, before + reader.CurrentLineNumber, name)
+        line, column = reader.CurrentLineNumber, reader.CurrentColumnNumber
+        rest = "\n".join([rows[line - 1][column:], *rows[line : line + len(attributes) + 1]])
+        element = Element(tag, attributes, *place(line, column), rest, name)
         (open_[-1].inner if open_ else found).append(element)
         open_.append(element)
 
@@ -69,9 +92,10 @@ def parse(text: str, name: str) -> Element:
         reader.Parse(body, True)
     except expat.ExpatError as error:
         where = f"; <{open_[-1].tag}> of line {open_[-1].line} is not closed" if open_ else ""
-        raise fault(name, before + error.lineno, f"not valid XML: {expat.ErrorString(error.code)}{where}") from None
+        line, column = place(error.lineno, error.offset)
+        raise fault(name, line, f"not valid XML: {expat.ErrorString(error.code)}{where}", column) from None
     if found[0].number("version") != 1:
-        raise fault(name, found[0].line, f"version {found[0].get('version')} of the topology; version 1 is known")
+        raise found[0].fault(f"version {found[0].get('version')} of the topology; version 1 is known", "version")
     return found[0]
 
 
@@ -82,7 +106,7 @@ def graph(text: str, name: str, accelerator: str | None = None) -> Graph:
     for cpu in system.all("cpu"):
         builder.cpu(cpu)
     if not builder.gpus:
-        raise fault(name, system.line, "no <gpu> in any <cpu>: there is no device")
+        raise system.fault("no <gpu> in any <cpu>: there is no device")
     builder.finish()
     return builder.out
 
@@ -143,7 +167,7 @@ class _Builder:
     def name(self, name: str, element: Element) -> str:
         """A name once. Raises `Unparsable` for the second."""
         if name in self.names:
-            raise fault(element.name, element.line, f"<{element.tag}> {name.partition('.')[2]} is there twice")
+            raise element.fault(f"<{element.tag}> {name.partition('.')[2]} is there twice")
         self.names.add(name)
         return name
 
@@ -165,7 +189,7 @@ class _Builder:
         tables, device, sm = facts()["accelerators"], pci.attributes.get("device", ""), int(gpu.number("sm", "0"))
         known = tables["device"].get(device) or tables["sm"].get(str(sm))
         if known is None:
-            raise fault(gpu.name, gpu.line, f"GPU with device {device or 'unknown'} and sm {sm} is not known; give accelerator=")
+            raise gpu.fault(f"GPU with device {device or 'unknown'} and sm {sm} is not known; give accelerator=", "sm")
         if device not in tables["device"]:
             self.out.note(f"no known PCI device id ({device or 'none'}): sm {sm}, taken for {known}")
         self.out.accelerator = str(known)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations, takewhile
 
 from ..shortest import islands
-from .common import Graph, facts, fault, lines, nvlinks
+from .common import Graph, Word, facts, fault, lines, nvlinks
 
 _LABEL = re.compile(r"(GPU|NIC)\d+$|mlx\d+_\w+$|(hfi|bnxt_re|rdmap|efa|irdma|roce|ib)\w*$")
 _CELL = re.compile(r"X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC")
@@ -41,40 +41,41 @@ class Matrix:
 def parse(text: str, name: str) -> Matrix:
     """The first matrix in `text`; lines between its rows that are no rows (INFO of NCCL, warnings) are passed over.
 
-    Raises `Unparsable` as file:line: message where there is none, an entry is unknown, the matrix is cut short or not symmetric.
+    Raises `Unparsable` as file:line:column: message where there is none, an entry is unknown, the matrix is cut short or not symmetric.
     """
     header, source, start = _header(text, name)
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, list[Word]] = {}
     line: dict[str, int] = {}
     affinity: dict[str, str] = {}
-    for number, prefix, content in lines(text):
-        words = content.split()
+    for number, prefix, words, end in lines(text):
         if number <= start or prefix != source or not words:
             continue
-        if words[0] not in header or len(rows) == len(header):
-            if words[0] == "Legend:":
+        label = words[0].text
+        if label not in header or len(rows) == len(header):
+            if label == "Legend:":
                 break
             continue
-        if words[0] in rows:
-            raise fault(name, number, f"row {words[0]} is there twice, first on line {line[words[0]]}")
-        rows[words[0]], line[words[0]] = _row(words, header, name, number), number
-        affinity.update((words[0], cpus) for cpus in words[len(header) + 1 : len(header) + 2])
+        if label in rows:
+            raise fault(name, number, f"row {label} is there twice, first on line {line[label]}", words[0].column)
+        rows[label], line[label] = _row(words, header, name, number, end), number
+        affinity.update((label, cpus.text) for cpus in words[len(header) + 1 : len(header) + 2])
     missing = [label for label in header if label not in rows]
     if missing:
         last = max(line.values(), default=start)
         raise fault(name, last, f"the matrix ends here: {len(missing)} of {len(header)} rows are missing ({', '.join(missing)})")
     cells = {(a, b): cell for a, row in rows.items() for b, cell in zip(header, row, strict=True)}
     for a, b in combinations(header, 2):
-        if cells[a, b] != cells[b, a]:
-            raise fault(name, line[b], f"{b} to {a} is {cells[b, a]}, but {a} to {b} on line {line[a]} is {cells[a, b]}")
-    return Matrix(tuple(header), cells, affinity)
+        there, back = cells[a, b], cells[b, a]
+        if there.text != back.text:
+            raise fault(name, line[b], f"{b} to {a} is {back.text}, but {a} to {b} on line {line[a]} is {there.text}", back.column)
+    return Matrix(tuple(header), {pair: cell.text for pair, cell in cells.items()}, affinity)
 
 
 def _header(text: str, name: str) -> tuple[list[str], str, int]:
     """Labels of the columns, the launcher's prefix of the line, and its number."""
     number = 0
-    for number, prefix, content in lines(text):
-        words = content.split()
+    for number, prefix, found, _ in lines(text):
+        words = [word.text for word in found]
         if words and words[0].startswith("GPU") and all(_CELL.fullmatch(word) is None for word in words):
             labels = list(takewhile(lambda word: word not in ("CPU", "NUMA"), words))
             if all(_LABEL.match(label) for label in labels):
@@ -82,16 +83,18 @@ def _header(text: str, name: str) -> tuple[list[str], str, int]:
     raise fault(name, max(number, 1), "no line with the columns GPU0, GPU1, ... : is this the output of nvidia-smi topo -m?")
 
 
-def _row(words: Sequence[str], header: Sequence[str], name: str, number: int) -> list[str]:
-    cells = list(words[1 : len(header) + 1])
-    wrong = next((i for i, cell in enumerate(cells) if not _CELL.fullmatch(cell)), None)
-    if wrong is not None and wrong < len(header) and not re.fullmatch(r"[\d,-]+|N/A", cells[wrong]):
-        raise fault(name, number, f"{words[0]} to {header[wrong]} is {cells[wrong]!r}; known: X, NV#, PIX, PXB, PHB, NODE, SYS")
+def _row(words: Sequence[Word], header: Sequence[str], name: str, number: int, end: int) -> list[Word]:
+    label, cells = words[0].text, list(words[1 : len(header) + 1])
+    wrong = next((i for i, cell in enumerate(cells) if not _CELL.fullmatch(cell.text)), None)
+    if wrong is not None and wrong < len(header) and not re.fullmatch(r"[\d,-]+|N/A", cells[wrong].text):
+        known = "known: X, NV#, PIX, PXB, PHB, NODE, SYS"
+        raise fault(name, number, f"{label} to {header[wrong]} is {cells[wrong].text!r}; {known}", cells[wrong].column)
     if wrong is not None or len(cells) < len(header):
-        raise fault(name, number, f"row {words[0]} has {len(cells) if wrong is None else wrong} of {len(header)} entries: the line is cut short")
-    own = header.index(words[0])
-    if cells[own] != "X":
-        raise fault(name, number, f"{words[0]} to itself is {cells[own]}, not X: columns and rows differ")
+        count, column = (len(cells), end) if wrong is None else (wrong, cells[wrong].column)
+        raise fault(name, number, f"row {label} has {count} of {len(header)} entries: the line is cut short", column)
+    own = cells[header.index(label)]
+    if own.text != "X":
+        raise fault(name, number, f"{label} to itself is {own.text}, not X: columns and rows differ", own.column)
     return cells
 
 
