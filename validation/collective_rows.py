@@ -20,28 +20,32 @@ from .predict import DATA
 from .rows import NotModelled
 
 SYSTEMS = DATA / "network_systems.yaml"
-# As rows write an op -> as parasim does. sendrecv: every rank sends to the next one; copy: one rank sends.
+# As rows write an op, without case and signs -> as parasim does. sendrecv: every rank sends to the next one; copy: one rank sends.
 OPS = {
-    "all_reduce": "all_reduce",
     "allreduce": "all_reduce",
-    "all_gather": "all_gather",
     "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
-    "all_to_all": "all_to_all",
+    "a2a": "all_to_all",
     "broadcast": "broadcast",
+    "bcast": "broadcast",
     "reduce": "reduce",
     "gather": "gather",
     "scatter": "scatter",
     "sendrecv": "sendrecv",
-    "send_recv": "sendrecv",
     "p2p": "copy",
     "copy": "copy",
-    "p2p_copy": "copy",
+    "p2pcopy": "copy",
 }
 CLASSES: dict[str, float] = {"< 64 KiB": 1 << 16, "64 KiB - 1 MiB": 1 << 20, "1 - 16 MiB": 1 << 24, "16 - 256 MiB": 1 << 28, "> 256 MiB": math.inf}
+_POWERS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LARGE = 1 << 30  # bytes at which ratios of bandwidths are compared where a row gives no size
+
+
+def op_of(word: object) -> str | None:
+    """The op of a row: "all_reduce", "all-reduce", "AllReduce", "ncclAllReduce" and "all_reduce_perf" are one."""
+    plain = re.sub(r"[^a-z0-9]", "", str(word).lower())
+    return OPS.get(re.sub(r"^[nr]ccl|perf$", "", plain))
 
 
 def size_class(nbytes: float) -> str:
@@ -97,8 +101,10 @@ def read_measured(path: Path) -> Iterator[Measured]:
 
 
 def _number(data: Mapping[str, Any], key: str) -> float | None:
-    """A positive finite number, else None."""
+    """A positive finite number, also written as text, with K, M or G of nccl-tests where it is bytes; else None."""
     value: Any = data.get(key)
+    if isinstance(value, str) and (written := re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:[eE]\d+)?)\s*(?:([KMG])i?B?)?\s*", value)):
+        value = float(written[1]) * (_POWERS[written[2]] if written[2] and key == "bytes" else math.nan if written[2] else 1)
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if plain and math.isfinite(value) and value > 0 else None
 
@@ -110,7 +116,7 @@ def _size(data: Mapping[str, Any]) -> float | None:
         return size
     algbw, busbw, ranks = _number(data, "algbw_gbs"), _number(data, "busbw_gbs"), _number(data, "gpus")
     if algbw is None and busbw is not None and ranks is not None and ranks >= 2:
-        algbw = busbw / busbw_factor(OPS.get(str(data.get("op")), ""), int(ranks))
+        algbw = busbw / busbw_factor((op_of(data.get("op")) or ""), int(ranks))
     return None if algbw is None else max(1.0, round(time * 1e-6 * algbw * 1e9))
 
 
@@ -124,13 +130,13 @@ def _seconds(data: Mapping[str, Any]) -> float | None:
         return size / (algbw * 1e9)
     if busbw is None or ranks is None or ranks < 2:
         return None
-    return size * busbw_factor(OPS.get(str(data.get("op")), ""), int(ranks)) / (busbw * 1e9)
+    return size * busbw_factor((op_of(data.get("op")) or ""), int(ranks)) / (busbw * 1e9)
 
 
 def to_case(row: Measured) -> Case:
     """The row as a case. Raises `NotModelled` with the reason for what cannot be predicted."""
     data = row.data
-    op, size, ranks = OPS.get(str(data.get("op")).lower()), _size(data), _number(data, "gpus")
+    op, size, ranks = op_of(data.get("op")), _size(data), _number(data, "gpus")
     if op is None:
         raise NotModelled(f"op {data.get('op')!r} is no collective of parasim; known: {', '.join(OPS)}")
     notes: list[str] = []
@@ -140,11 +146,15 @@ def to_case(row: Measured) -> Case:
     if size is None:
         also = "" if data.get("bytes") is not None else ", nor do a time and a bandwidth give one: a bandwidth alone says no size and no time"
         raise NotModelled(f"bytes {data.get('bytes')!r} is no size{also}")
+    nodes = _number(data, "nodes")
+    per_node = re.search(r"[x×] ?(\d+)\b(?! ?G)", str(data.get("system", "")))
     if ranks is None and op == "copy":
         ranks = 2.0
+    elif ranks is None and data.get("gpus") is None and nodes is not None and per_node:
+        ranks = nodes * int(per_node[1])
+        notes.append(f"number of ranks not given: {per_node[1]} per server, as its name says")
     if ranks is None or ranks < 2 or ranks % 1:
         raise NotModelled(f"gpus {data.get('gpus')!r} is no number of ranks of 2 or more")
-    nodes = _number(data, "nodes")
     if nodes is None:
         nodes = 1.0
         notes.append("nodes not given: one")

@@ -19,7 +19,7 @@ from parasim.errors import Malformed
 from parasim.provenance import Number
 from parasim.topology.loader import load_cluster
 
-from .collective_rows import CLASSES, OPS, read_measured, size_class
+from .collective_rows import CLASSES, op_of, read_measured, size_class
 from .network_fit import Array, Fit, Point, predict
 from .predict import DATA
 
@@ -102,7 +102,7 @@ def points_of(recipe: Mapping[str, Any]) -> Iterator[Point]:
             if ranks not in clusters:
                 clusters[ranks] = load_cluster(recipe["cluster"], ranks)
             if row.seconds is not None:
-                yield Point(OPS[row.data["op"]], int(row.data["bytes"]), ranks, clusters[ranks], row.seconds, str(row.data["system"]))
+                yield Point(op_of(row.data["op"]) or "", int(row.data["bytes"]), ranks, clusters[ranks], row.seconds, str(row.data["system"]))
 
 
 def errors_of(fit: Fit, fitted: Profile, cross: bool) -> list[Errors]:

@@ -45,6 +45,19 @@ def test_a_time_from_a_bandwidth(tmp_path: Path) -> None:
     assert [row.seconds for row in read_measured(written(tmp_path, *rows))] == pytest.approx([5e-3] * 4)
 
 
+def test_words_and_numbers_as_people_write_them(tmp_path: Path) -> None:
+    names = ["all_gather", "all-gather", "AllGather", "ncclAllGather", "all_gather_perf", "ALLGATHER"]
+    rows = [GOOD | {"op": name, "busbw_gbs": 175} for name in names] + [GOOD | {"bytes": "1e9", "time_us": "5000"}]
+    judged, skipped = judge([written(tmp_path, *rows)])
+    assert not skipped and {(row.collective, row.bytes, row.gpus) for row in judged} == {("all_gather", 10**9, 8)}
+    assert [row.measured_s for row in judged] == pytest.approx([5e-3] * 7)
+    (size,), _ = judge([written(tmp_path, GOOD | {"bytes": "512M", "time_us": 5000})])
+    assert size.bytes == 512 * 2**20  # as nccl-tests reads its flags
+    unsaid = {key: value for key, value in GOOD.items() if key != "gpus"} | {"nodes": 2, "time_us": 5000}
+    (ranks,), _ = judge([written(tmp_path, unsaid | {"system": "AWS p5 (H100 x8)"})])
+    assert ranks.gpus == 16 and "number of ranks not given: 8 per server, as its name says" in ranks.assumptions
+
+
 def test_rows_with_ratios_are_compared_not_scored(tmp_path: Path) -> None:
     rows = [{**GOOD, "nodes": n, "gpus": 8 * n, "op": "all_reduce", "busbw_ratio": r} for n, r in ((2, 1.0), (16, 0.8))]
     judged, _ = judge([written(tmp_path, *rows)])
@@ -60,7 +73,7 @@ def test_rows_with_ratios_are_compared_not_scored(tmp_path: Path) -> None:
         ({"op": None}, "op None"),
         ({"bytes": 0}, "bytes 0 is no size"),
         ({"gpus": 1}, "gpus 1 is no number of ranks"),
-        ({"gpus": "8"}, "gpus '8' is no number"),
+        ({"gpus": "eight"}, "gpus 'eight' is no number"),
     ],
 )
 def test_what_cannot_be_predicted(change: dict[str, Any], reason: str, tmp_path: Path) -> None:
