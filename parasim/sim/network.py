@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .clock import Clock
 
@@ -24,12 +24,13 @@ class Path(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Fluid:
-    """A transfer in flight. `left` bytes of progress, what comes `then`, `rate` bytes/s, `since` the time both hold for, `number` its turn in every order,
+    """A transfer in flight. `left` bytes of progress, what comes `then` with `of`, `rate` bytes/s, `since` the time both hold for, `number` its turn in every order,
     `due` when its last byte passes at this rate."""
 
     left: float
     loads: Mapping[int, float]
-    then: Callable[[], None]
+    then: Callable[[Any], None]
+    of: Any
     rate: float
     since: float
     number: int = 0
@@ -54,10 +55,10 @@ class Network:
         real = {link: w for link, w in loads.items() if w > 0 and link not in self.slack}
         return Path(real, min((self.capacity[link] / w for link, w in real.items()), default=inf))
 
-    def start(self, nbytes: float, path: Path, then: Callable[[], None]) -> None:
-        """Put a fluid on its links; `then` is called when its last byte has passed."""
+    def start(self, nbytes: float, path: Path, then: Callable[[Any], None], of: Any) -> None:
+        """Put a fluid on its links; `then(of)` is called when its last byte has passed."""
         self.started += 1
-        fluid = Fluid(nbytes, path.loads, then, 0.0, self.clock.now, self.started)
+        fluid = Fluid(nbytes, path.loads, then, of, 0.0, self.clock.now, self.started)
         shared = False
         for link in path.loads:
             others = self.on_link[link]
@@ -79,7 +80,7 @@ class Network:
             if others:
                 self._touch(others)
         self._touched.pop(fluid.number, None)
-        fluid.then()
+        fluid.then(fluid.of)
 
     def _touch(self, fluids: Mapping[int, Fluid]) -> None:
         """Remember who needs a new rate; all of an instant are settled together, when nothing else is left to happen then."""

@@ -55,10 +55,6 @@ class Rank:
         body, position, _ = self.cut.places[k]
         return self.steps[body][position]
 
-    def microbatches(self, k: int) -> tuple[int, ...]:
-        """Those of its call."""
-        return self.cut.places[k][2]
-
     def times(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """When every op was ready, started and ended, those of fused runs too."""
         runs, inside = self.runs, ~np.isnan(self.seconds)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -101,7 +100,8 @@ class Replay:
             if seconds != seconds:  # unknown beforehand: an op of its own
                 i = cut.tails[k]
                 rank.ready[i] = now
-                self._op(stream, i, rank.step(k))
+                body, position, microbatches = cut.places[k]
+                self._op(stream, i, rank.steps[body][position], microbatches)
                 return
             if cut.meeting[k]:
                 self._come(stream, cut.meeting[k], k)
@@ -129,14 +129,21 @@ class Replay:
             self._ready += rank.waiting.pop(i)
 
     def _end_op(self, stream: Stream) -> None:
-        """An op that was replayed by itself has ended."""
+        """An op that was replayed by itself has ended (`_end`, without its calls)."""
         rank = stream.rank
-        rank.end[rank.cut.tails[stream.next]] = self.clock.now
-        self._end(stream)
+        i = rank.cut.tails[stream.next]
+        rank.end[i] = self.clock.now
+        rank.done[i] = 1
+        self.events += 1
+        if i in rank.waiting:
+            self._ready += rank.waiting.pop(i)
+        stream.next += 1
+        if stream.next < stream.stop:
+            self._ready.append(stream)
 
-    def _op(self, stream: Stream, i: int, step: Step) -> None:
+    def _op(self, stream: Stream, i: int, step: Step, microbatches: tuple[int, ...]) -> None:
         if step.messages:
-            self._post(stream, i, step.messages)
+            self._post(stream, i, step.messages, microbatches)
         elif step.route is not None:
             self._collective(stream, i, step.route, step.meeting, step.beside)
         else:
@@ -180,10 +187,10 @@ class Replay:
             flight.ends = self._meetings.pop(key)
         self._begin(flight)
 
-    def _post(self, stream: Stream, i: int, messages: tuple[Message, ...]) -> None:
+    def _post(self, stream: Stream, i: int, messages: tuple[Message, ...], microbatches: tuple[int, ...]) -> None:
         """Post the ends of messages, receives first; the second end of each starts it."""
         stream.pending, stream.began = len(messages), inf
-        microbatches, posted = stream.rank.microbatches(stream.next), self._posted
+        posted = self._posted
         for m in messages:
             key = (m.number, microbatches[m.slot] if m.slot >= 0 else -1)
             first = posted.get(key)  # ends of one kind: the first of the other kind that comes meets the first of them
@@ -233,13 +240,15 @@ class Replay:
             self._move(flight)
         else:
             flight.since = self.clock.now
-            self.network.start(move.bytes, move.path, partial(self._passed, flight))
+            self.network.start(move.bytes, move.path, self._passed, flight)
 
     def _passed(self, flight: Flight) -> None:
-        move = flight.moves[flight.at]
-        self.transfers.append(Transfer(flight.rank, flight.op, move, flight.since, self.clock.now))
+        self.transfers.append(Transfer(flight.rank, flight.op, flight.moves[flight.at], flight.since, self.clock.now))
         flight.at += 1
-        self._move(flight)
+        if flight.at < len(flight.moves):
+            self._move(flight)
+        else:
+            self._landed(flight)
 
     def _landed(self, flight: Flight) -> None:
         """All that waited for these bytes, and for no others, goes on."""
