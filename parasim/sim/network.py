@@ -24,8 +24,8 @@ class Path(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Fluid:
-    """A transfer in flight. `left` bytes of progress, what comes `then` with `of`, `rate` bytes/s, `since` the time both hold for, `number` its turn in every order,
-    `due` when its last byte passes at this rate."""
+    """A transfer in flight: `left` bytes of progress, `then(of)` when they have passed, `rate` bytes/s, `since` the time both hold for, `number` its
+    turn in every order, `due` when its last byte passes at this rate."""
 
     left: float
     loads: Mapping[int, float]
