@@ -119,8 +119,9 @@ class _Refinement:
         self.used, self.link = np.unique(links if turns is None else turns.home_links(links), return_inverse=True)
         self.slack = self._slack(np.zeros(len(links), dtype=np.int64) if turns is None else turns.phases(links))
         self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used], self.slack)
-        self.counted = ~self.slack[self.link]
         self.entry = mix(floats(self.weight), self.phase)
+        tight = np.flatnonzero(~self.slack[self.link])  # the entries that are compared
+        self.tight = self.instance[tight], self.link[tight], self.entry[tight]
         self.latency = [_latencies(x) for x in instances]
 
     def _slack(self, phases: IntArray) -> NDArray[np.bool_]:
@@ -184,9 +185,9 @@ class _Refinement:
     def refine(self, colour: IntArray) -> IntArray:
         """New colours: the old one and what each transfer of the rank looks like on the links."""
         kinds = self.kinds(colour)
-        signatures = self.signatures(kinds)
-        seen = mix(signatures[self.link], self.entry) * self.counted
-        looks = mix(kinds, _summed(seen, self.instance, len(kinds)))
+        instance, link, entry = self.tight
+        signatures = mix(self.plain, _summed(mix(kinds[instance], entry), link, len(self.used)))
+        looks = mix(kinds, _summed(mix(signatures[link], entry), instance, len(kinds)))
         total = np.zeros(len(self.domain), dtype=np.uint64)
         for x, members, base, latency in zip(self.all, self.members, self.base.tolist(), self.latency, strict=False):
             look = looks[base : base + len(members)]
