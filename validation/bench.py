@@ -40,7 +40,10 @@ RINGS = (16, 64, 256)
 
 @dataclass(frozen=True)
 class Goal:
-    """A measured median beside the most it may be; `wall` seconds beside CPU seconds, nan where it is no time."""
+    """A measured median beside the most it may be; `wall` seconds beside CPU seconds, nan where it is no time.
+
+    Where two processes share the work their CPU seconds add up to more than anybody waits: `shared` ones are judged by the clock.
+    """
 
     name: str
     value: float
@@ -48,11 +51,12 @@ class Goal:
     unit: str = "s"
     wall: float = float("nan")
     note: str = ""
+    shared: bool = False
 
     @property
     def met(self) -> bool:
         """Within the limit?"""
-        return self.value <= self.limit
+        return (self.wall if self.shared else self.value) <= self.limit
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -92,7 +96,7 @@ def bench(
 
 
 GOAL = ("what", "CPU", "wall", "at most", "", "")
-GOALS = "Seconds of CPU, which on an idle machine are those of the clock. What is missed is missed on this machine, and stands here until it is not."
+GOALS = "Seconds of CPU, which on an idle machine are those of the clock (not where two processes share the work). What is missed is missed on this machine, and stands here until it is not."
 HEAD = ("devices", "classes", "ranks per class", "events", "events, op by op", "lowering", "engine", "engine, op by op", "lowering's share", "events/s", "peak")
 STEPS = (
     "Llama 3 70B on H100, tensor parallel 8, pipeline 8, the rest replicas; 32 microbatches each. Seconds of CPU. *Op by op*: nothing fused. "
@@ -150,9 +154,11 @@ def _commands(repeats: int) -> list[Goal]:
     what = "parasim run, Llama 3 405B, 16,384 devices"
     return [
         Goal(f"{what}, --json", used, 2.0, wall=wall),
-        Goal(f"{what}, five files", files_used, 2.0, wall=files_wall, note="two processes: one draws"),
+        Goal(f"{what}, five files", files_used, 2.0, wall=files_wall, note="two processes, one draws: by the clock", shared=True),
         Goal(f"{what}: peak", peak / MIB, 350.0, "MB"),
-        Goal("parasim run: the default run and its five files", default_used, 3.0, wall=default_wall, note="two processes: one draws"),
+        Goal(
+            "parasim run: the default run and its five files", default_used, 3.0, wall=default_wall, note="two processes, one draws: by the clock", shared=True
+        ),
         Goal("parasim --help", help_used, 0.4, wall=help_wall),
     ]
 
