@@ -96,7 +96,10 @@ def bench(
 
 
 GOAL = ("what", "CPU", "wall", "at most", "", "")
-GOALS = "Seconds of CPU, which on an idle machine are those of the clock (not where two processes share the work). What is missed is missed on this machine, and stands here until it is not."
+GOALS = (
+    "Seconds of CPU, which on an idle machine are those of the clock (not where two processes share the work). What is missed is missed on this machine, "
+    "and stands here until it is not."
+)
 HEAD = ("devices", "classes", "ranks per class", "events", "events, op by op", "lowering", "engine", "engine, op by op", "lowering's share", "events/s", "peak")
 STEPS = (
     "Llama 3 70B on H100, tensor parallel 8, pipeline 8, the rest replicas; 32 microbatches each. Seconds of CPU. *Op by op*: nothing fused. "
