@@ -51,13 +51,10 @@ class Fold:
         return found
 
 
-def kind_of(structure: Hashable, ranks: tuple[int, ...], colour: IntArray, *, ordered: bool) -> Hashable:
-    """The transfer kind of one set of ranks: the structure and the colours of its ranks."""
-    seen = colour[list(ranks)]
-    if ordered:
-        return structure, tuple(seen.tolist())
-    colours, counts = np.unique(seen, return_counts=True)
-    return structure, tuple(zip(colours.tolist(), counts.tolist(), strict=True))
+def counted(colours: IntArray) -> tuple[tuple[int, int], ...]:
+    """The colours of the ranks of a collective, each with how many of them have it: with a structure, the kind of a transfer."""
+    found, counts = np.unique(colours, return_counts=True)
+    return tuple(zip(found.tolist(), counts.tolist(), strict=True))
 
 
 def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool = True) -> Fold:
@@ -214,7 +211,8 @@ class _Refinement:
         named: dict[int, Hashable] = {}
         for x, base in zip(self.all, self.base.tolist(), strict=False):
             for i in np.unique(kinds[base : base + len(x.sets)], return_index=True)[1].tolist():
-                named[int(kinds[base + i])] = kind_of(x.structure, tuple(x.sets[i].tolist()), everyone, ordered=x.ordered)
+                colours = everyone[x.sets[i]]
+                named[int(kinds[base + i])] = x.structure, tuple(colours.tolist()) if x.ordered else counted(colours)
                 for p in range(x.latency.shape[1]):
                     loads[named[int(kinds[base + i])], p] = {}
         link, key, load, entry = self.link_loads(kinds)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from ..collectives.plan import CollectivePlan
 from ..cost.pricing import signature
 from ..cost.profile import Profile
@@ -16,7 +18,7 @@ from ..cost.timing import body_seconds, seconds
 from ..program.ops import COMPUTE, P2P, Collective, Kernel, Msg
 from ..program.workload import Program
 from ..topology.cluster import Accelerator
-from .fold import Fold, LoadKey, kind_of
+from .fold import Fold, LoadKey, counted
 from .network import Path
 from .traffic import Size, Traffic, collective_size, message_key
 
@@ -110,7 +112,7 @@ class Pricer:
     _forms: dict[Hashable, int] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
     _shared: dict[Hashable, Route] = field(default_factory=dict)
-    _members: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    _members: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...], Hashable]] = field(default_factory=dict)
 
     def steps(self, rank: int, c: int, program: Program) -> dict[str, list[Step]]:
         """The templates of `program`, of class `c`, as `rank` runs them, by body."""
@@ -163,13 +165,14 @@ class Pricer:
     def _found(self, rank: int, op: Collective, size: Size, form: int) -> Route:
         here = (rank, op.group)
         if here not in self._members:
-            ranks = tuple(self.traffic.workload.members(rank, op.group).tolist())
-            self._members[here] = ranks, tuple(sorted({int(self.fold.representative[r]) for r in ranks}))
-        ranks, present = self._members[here]
+            members = self.traffic.workload.members(rank, op.group)
+            present = tuple(np.unique(self.fold.representative[members]).tolist())
+            self._members[here] = tuple(members.tolist()), present, counted(self.fold.colour[members])
+        ranks, present, colours = self._members[here]
         key = (form, ranks)
         if key not in self._shared:
             plan = self.traffic.timed_collective(op, size, ranks)
-            kind = kind_of(self.traffic.structure(op, size), ranks, self.fold.colour, ordered=False)
+            kind = self.traffic.structure(op, size), colours
             self._shared[key] = Route(op.group, self._moved(plan, kind), present, plan.wire_bytes_per_rank)
         return self._shared[key]
 
@@ -180,7 +183,8 @@ class Pricer:
         nbytes = program.nbytes((m.buffer,)) if sending else 0
         if sending:
             key = message_key(c, m, nbytes)
-            moves = self._moved(self.traffic.timed_message(key, nbytes, rank, other), kind_of(key, (rank, other), self.fold.colour, ordered=True))
+            kind = key, tuple(self.fold.colour[[rank, other]].tolist())
+            moves = self._moved(self.traffic.timed_message(key, nbytes, rank, other), kind)
         ends = (rank, peer) if sending else (peer, rank)
         return Message(m.channel, ends, m.buffer.slot, sending, float(nbytes), moves, self._number((m.channel, ends)))
 

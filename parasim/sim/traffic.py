@@ -99,8 +99,10 @@ class Traffic:
         """One set of ranks per number of servers that a set of this group spans: algorithms may depend on that."""
         if group not in self._samples:
             table = self.workload.groups[group]
-            placed = np.sort(self.cluster.servers[table], axis=1)
-            first = np.unique((np.diff(placed, axis=1) > 0).sum(axis=1), return_index=True)[1]
+            steps = np.diff(self.cluster.servers[table], axis=1)
+            if (steps < 0).any():
+                steps = np.diff(np.sort(self.cluster.servers[table], axis=1), axis=1)
+            first = np.unique((steps > 0).sum(axis=1), return_index=True)[1]
             self._samples[group] = [tuple(table[i].tolist()) for i in sorted(first.tolist())]
         return self._samples[group]
 
