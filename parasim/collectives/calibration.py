@@ -1,6 +1,6 @@
 """From measured collectives to a Profile: latency per call and fraction of the bandwidth, per op, on the cluster they ran on.
 
-Seconds decide, never a printed bandwidth: t = latency + x * (time of the bytes as `plan` prices them), by least squares of the relative error.
+Seconds decide, never a printed bandwidth: t = latency + x * (time of the bytes as `plan` prices them), by soft least squares of the relative error.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ..topology.loader import load_cluster
 from .plan import plan, seconds, send
 
 DIGITS = 4
+SOFT, ROUNDS = 0.05, 50
 
 
 def from_nccl_tests(paths: Sequence[Path], cluster: str | Path, name: str = "calibrated") -> tuple[Profile, str]:
@@ -104,15 +105,26 @@ def _parts(s: Sample, cluster: Cluster) -> tuple[float, float]:
 
 
 def _line(parts: NDArray[np.float64], times: NDArray[np.float64]) -> tuple[float, float]:
-    """Seconds per call beyond the links' latency (0 or more) and how many times as long the bytes take (above 0)."""
-    rest = times - parts[:, 0]
+    """Seconds per call beyond the links' latency (0 or more) and how many times as long the bytes take (above 0).
+
+    Reweighted least squares of relative errors that pull linearly from SOFT on, so that the bend between small and large sizes, where no line
+    can hold, does not spoil both.
+    """
+    weights = np.ones(len(times))
+    for _ in range(ROUNDS):
+        latency, slower = _weighted(parts, times, weights)
+        rest = (parts[:, 0] + latency + slower * parts[:, 1]) / times - 1
+        weights = (1 + (rest / SOFT) ** 2) ** -0.25
+    return latency, slower
+
+
+def _weighted(parts: NDArray[np.float64], times: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[float, float]:
+    rest, moving = (times - parts[:, 0]) / times * weights, parts[:, 1] / times * weights
     if len({round(float(t), 12) for t in parts[:, 1]}) > 1:
-        columns = np.stack((1 / times, parts[:, 1] / times), axis=1)
-        latency, slower = np.linalg.lstsq(columns, rest / times, rcond=None)[0]
+        latency, slower = np.linalg.lstsq(np.stack((weights / times, moving), axis=1), rest, rcond=None)[0]
         if latency >= 0 and slower > 0:
             return float(latency), float(slower)
-    weights = parts[:, 1] / times
-    slower = float(weights @ (rest / times)) / float(weights @ weights) if weights.any() else 1.0
+    slower = float(moving @ rest) / float(moving @ moving) if moving.any() else 1.0
     return (0.0, slower) if slower > 0 else (0.0, float(np.median(times / parts[:, 1])))
 
 

@@ -34,6 +34,17 @@ def test_latency_and_bandwidth_come_back() -> None:
 LAW = (("collective.all_gather.latency", 20e-6, "s"), ("collective.all_gather.bandwidth_factor", 0.75, "1"))
 
 
+def test_sizes_in_the_bend_do_not_spoil_latency_and_bandwidth() -> None:
+    """Three sizes in the middle take twice as long as any line through the others; without them 20 us and 0.75 come back."""
+    cluster = load_cluster("h100-hgx-ib400", 8)
+    true = Profile("true", "nccl", {k: Number(v, u, "x", "assumed") for k, v, u in LAW})
+    times = {2**k: seconds(plan("all_gather", 2**k, cluster.devices[:8], cluster, true), cluster, true) for k in range(10, 34)}
+    made = [Sample("all_gather", s, 8, 1, t * (2 if 2**20 <= s <= 2**22 else 1), "") for s, t in times.items()]
+    profile, _ = calibrate(made, cluster, "mine", "a test")
+    assert profile.get("collective.all_gather.latency") == pytest.approx(20e-6, rel=0.02)
+    assert profile.get("collective.all_gather.bandwidth_factor") == pytest.approx(0.75, rel=0.02)
+
+
 def test_one_size_gives_a_bandwidth() -> None:
     cluster = load_cluster("h100-hgx-ib400", 8)
     base = seconds(plan("all_gather", 1e9, cluster.devices[:8], cluster, datasheet()), cluster, datasheet())
