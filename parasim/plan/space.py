@@ -24,8 +24,9 @@ from ..words import known
 Settings = Mapping[str, Any]
 NEUTRAL = (
     "devices=1", "parallel.tp=1", "parallel.pp=1", "parallel.cp=1", "parallel.ep=1", "parallel.dp=auto", "pipeline.schedule=1f1b", "pipeline.chunks=1",
-    "pipeline.layers=auto", "zero.stage=0", "zero.shard=auto", "recompute=none", "tensor.sequence_parallel=false", "tensor.async=false",
+    "pipeline.layers=auto", "zero.stage=0", "zero.shard=auto", "recompute=none", "tensor.sequence_parallel=false",
 )  # fmt: skip
+PLAIN = ("tensor.async=false", "tensor.user_buffers=false", "tensor.pieces=1")  # ways to overlap that a search leaves out
 AXES = (
     "parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep", "batch.micro", "pipeline.schedule", "pipeline.chunks", "zero.stage", "recompute",
     "recompute.layers", "tensor.sequence_parallel",
@@ -52,7 +53,7 @@ class Candidate:
         d, rest = self.layout.degrees, {k: v for k, v in self.settings.items() if not k.startswith("parallel.")}
         if layers := rest.pop("recompute.layers"):
             rest["recompute"] = f"{{modules: full, layers: {layers}, method: block}}"
-        same = [f"devices={d.world}", "parallel.dp=auto", "pipeline.layers=auto", "zero.shard=auto"]
+        same = [f"devices={d.world}", "parallel.dp=auto", "pipeline.layers=auto", "zero.shard=auto", *PLAIN]
         return [*same, *(f"{k}={_yaml(v)}" for k, v in {**_degrees(d), **rest}.items())]
 
     @property
@@ -116,8 +117,8 @@ class Space:
 
 def template(path: Any, overrides: Sequence[str]) -> Run:
     """The run with one rank and the whole batch at once: legal whenever model and keys are. Raises as `load` does."""
-    written = load(path, [*overrides, *NEUTRAL, "batch.micro=1"])
-    return load(path, [*overrides, *NEUTRAL, f"batch.micro={written.plan.layout.batch.global_}"])
+    written = load(path, [*overrides, *NEUTRAL, *PLAIN, "batch.micro=1"])
+    return load(path, [*overrides, *NEUTRAL, *PLAIN, f"batch.micro={written.plan.layout.batch.global_}"])
 
 
 def axes(run: Run, devices: int, asked: Mapping[str, Sequence[str]], pinned: Mapping[str, str]) -> dict[str, list[Any]]:

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from parasim.config import Run, vary
+from parasim.config import Run, load, vary
 from parasim.errors import InvalidLayout, Malformed, Refused
 from parasim.lowering import lower
 from parasim.plan.bounds import Bounds
@@ -174,3 +174,22 @@ def test_objectives_rank_by_what_they_name(tmp_path: Path) -> None:
     fast = search(path, [], 16, top=1, varied=narrow).best[0]
     assert small.report.memory.peak.nbytes <= fast.report.memory.peak.nbytes and fast.report.step_time <= small.report.step_time
     assert Limits.of(["peak_memory_bytes<=70GiB"]).memory == 70 * 2**30
+
+
+def test_ways_to_overlap_are_left_out_and_the_settings_say_so(tmp_path: Path) -> None:
+    """User buffers need sequence parallelism on one server, which not every layout has; what is printed can be run on the file."""
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        """\
+model: {kind: transformer, layers: 2, hidden: 256, heads: 4, vocab: 512}
+cluster: h100-hgx-ib400
+devices: 4
+batch: {global: 4, micro: 1, sequence: 64}
+parallel: {tp: 2}
+tensor: {sequence_parallel: true, user_buffers: true, async: true}
+"""
+    )
+    found = search(path, [], 4, runs=3)
+    best = found.best[0].candidate
+    assert "tensor.user_buffers=false" in best.overrides and "tensor.async=false" in best.overrides
+    assert load(path, best.overrides).plan.layout == best.layout
