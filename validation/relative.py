@@ -26,6 +26,13 @@ from .published import CACHE
 from .score import STEP
 
 STATEMENTS = DATA / "relative.yaml"
+PAGE = Path(__file__).parents[1] / "docs" / "background" / "statements.md"
+INTRODUCTION = """# One layout against another, as papers say
+
+Written by `python -m validation relative --write` from `validation/data/relative.yaml`, which has the run files of both sides. A gain is tokens per second
+and device of the new layout over the old, minus 1; a loss is 1 minus that ratio. What counts as right was set from how precisely the source says it.
+{held} of {all} statements hold.
+"""
 MEASURES = {"gain": lambda old, new: new / old - 1, "loss": lambda old, new: 1 - new / old}
 TRENDS = {"rises": lambda a, b: a < b, "falls": lambda a, b: a > b}
 Tree = Mapping[str, Any]
@@ -52,6 +59,7 @@ class Outcome:
 def relative(
     only: Annotated[str | None, typer.Option(help="only the statements whose id this pattern names")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", metavar="OUT", help="write the outcomes as JSON")] = None,
+    write: Annotated[bool, typer.Option("--write", help="write the page of statements into docs/background")] = False,
     workers: Annotated[int, typer.Option(help="processes")] = min(2, os.cpu_count() or 1),
     cache: Annotated[Path, typer.Option(help="folder of what was simulated before")] = CACHE,
 ) -> None:
@@ -66,7 +74,10 @@ def relative(
     missed = [s["id"] for s in chosen if not holds(s, found[s["id"]])]
     typer.echo(f"{len(chosen) - len(missed)} of {len(chosen)} statements hold" + (f"; not {', '.join(missed)}" if missed else ""))
     if json_path is not None:
-        _write(json_path, {name: [asdict(o) | {"passed": o.passed} for o in these] for name, these in found.items()})
+        tree = {name: [asdict(o) | {"passed": o.passed} for o in these] for name, these in found.items()}
+        _write(json_path, json.dumps({"schema": "parasim.relative/1", "statements": tree}, indent=1))
+    if write:
+        _write(PAGE, "\n".join(page(chosen, found)))
     raise typer.Exit(1 if missed else 0)
 
 
@@ -133,8 +144,21 @@ def _shown(statement: Tree, found: Sequence[Outcome]) -> Iterator[str]:
         yield f"    the {statement['measure']} is said to go: {statement['trend']}   <-- miss"
 
 
-def _write(path: Path, tree: Tree) -> None:
+def page(chosen: Sequence[Tree], found: Mapping[str, Sequence[Outcome]]) -> Iterator[str]:
+    """The statements and what came out as Markdown; `note` of a statement is what is known of a miss."""
+    yield INTRODUCTION.format(held=sum(holds(s, found[s["id"]]) for s in chosen), all=len(chosen))
+    for s in chosen:
+        verdict = "holds" if holds(s, found[s["id"]]) else "does not hold"
+        yield from (f"## {s['id']}: {verdict}", "", f"{s['source']}: {s['says']}.", "", f"Allowed: {s['why']}.", "")
+        yield from (f"| case | {s['measure']} expected | obtained | |", "|---|---|---|---|")
+        for o in found[s["id"]]:
+            got = f"refused: {o.refused}" if o.obtained is None else f"{o.obtained:+.1%}"
+            yield f"| {o.case} | {o.low:+.1%} to {o.high:+.1%} | {got} | {'' if o.passed else 'missed'} |"
+        yield from (["", s["note"], ""] if "note" in s else [""])
+
+
+def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(json.dumps({"schema": "parasim.relative/1", "statements": tree}, indent=1) + "\n", encoding="utf-8")
+        path.write_text(text.rstrip() + "\n", encoding="utf-8")
     except OSError as error:
-        raise Malformed(f"--json {path}: cannot be written: {error.strerror}") from None
+        raise Malformed(f"{path}: cannot be written: {error.strerror}") from None

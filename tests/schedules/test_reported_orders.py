@@ -110,13 +110,13 @@ def test_why_the_warm_up_counts_every_rank_twice() -> None:
 
 def test_interleaving_comes_close_to_a_v_with_many_microbatches() -> None:
     """Eight ranks, the same work, without transfers: (p - 1) T / v against (p - 1) F / 2 (test_interleaved_1f1b, test_zb_v), 5.25 and 3.5 s at v = 4:
-    3.4 % of a step with 16 microbatches and 0.5 % with 128; and where messages take time, more chunks of them lose it again: nobody is best by name."""
+    3.4 % of a step with 16 microbatches and 0.9 % with 64; and where messages take time, more chunks of them lose it again: nobody is best by name."""
     gaps = {}
-    for m in (16, 128):
+    for m in (16, 64):
         interleaved, vee = (time_schedule(name, 8, m, chunks=v)[0].makespan for name, v in (("interleaved-1f1b", 4), ("zb-v", 2)))
         assert interleaved is not None and vee is not None
         assert interleaved == pytest.approx(3 * m + 7 * 3 / 4) and vee == pytest.approx(3 * m + 7 / 2)
         gaps[m] = (interleaved - vee) / vee
-    assert gaps[128] == pytest.approx(1.75 / (3 * 128 + 3.5)) and gaps[128] < gaps[16] / 7
+    assert gaps[64] == pytest.approx(1.75 / (3 * 64 + 3.5)) and gaps[64] < gaps[16] / 3
     slow = [time_schedule("interleaved-1f1b", 8, 16, chunks=v, comm=0.3)[0].makespan for v in (2, 4)]
     assert slow[0] is not None and slow[1] is not None and slow[0] < slow[1]

@@ -77,4 +77,14 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = CliRunner().invoke(app, ["relative", "--json", str(tmp_path / "r.json")])
     assert done.exit_code == 1 and "obtained +150.0%   <-- miss" in done.output and "is said to go: falls   <-- miss" in done.output
     assert [o["passed"] for o in json.loads((tmp_path / "r.json").read_text())["statements"]["s"]] == [True, False]
+    monkeypatch.setattr(module, "PAGE", tmp_path / "statements.md")
+    assert CliRunner().invoke(app, ["relative", "--write"]).exit_code == 1
+    text = (tmp_path / "statements.md").read_text()
+    assert "0 of 1 statements hold" in text and "## s: does not hold" in text
+    assert "| one | +40.0% to +60.0% | +50.0% |  |" in text and "| two | +0.0% to +30.0% | +150.0% | missed |" in text
     assert CliRunner().invoke(app, ["relative", "--only", "x"]).exit_code != 0
+
+
+def test_the_page_in_the_docs_has_every_statement() -> None:
+    text = module.PAGE.read_text(encoding="utf-8")
+    assert [line[3:].partition(":")[0] for line in text.splitlines() if line.startswith("## ")] == [s["id"] for s in statements()]
