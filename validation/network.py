@@ -27,6 +27,7 @@ PROFILES = Path(__file__).parent.parent / "parasim" / "cost" / "profiles"
 RECIPES, ROWS = DATA / "network.yaml", DATA / "fit" / "collectives.jsonl"
 FOLDS = 4
 LEAF, TREE = "network.latency.leaf", "algorithm.tree."
+HOP = f"{TREE}hop_bandwidth"
 SMALLEST, CROSSING = 1024, 9e-6  # bytes; s that a hop by Simple takes beyond one by LL: 14 + 3 x 1 - 5 - 3 us of NCCL's planner
 
 
@@ -118,16 +119,21 @@ def errors_of(fit: Fit, fitted: Profile, cross: bool) -> list[Errors]:
 
 
 def _unknown_network(fit: Fit, fitted: Profile) -> list[Errors]:
-    """All-reduces between servers as on a network that nobody fitted trees on: its rate, the latency of its smallest messages, and NCCL's own figures."""
+    """All-reduces between servers as on a network that nobody fitted trees on: its rate, the latency of its smallest messages, and NCCL's own figures.
+
+    Then with a hop of LL as profiles of the other kind of software have it (sockets or not).
+    """
     points = [p for p in fit.points if p.op == "all_reduce" and len({p.cluster.node_of[d] for d in p.cluster.devices[: p.ranks]}) > 1]
-    smallest = [p for p in points if p.nbytes <= SMALLEST]
+    smallest, rest = [p for p in points if p.nbytes <= SMALLEST], [p for p in points if p.nbytes > SMALLEST]
     if LEAF not in fit.free or not smallest:
         return []
-    own = {"algorithm.tree.large_message_latency": Number(CROSSING, "s", "NCCL's planner", "assumed")}
     numbers = {key: number for key, number in fitted.numbers.items() if not key.startswith(TREE) or key.endswith(("tree.latency", "step_latency"))}
-    bare = Fit(replace(fitted, numbers=numbers | own), {LEAF: fit.free[LEAF]}, smallest, fit.units, fit.source)
-    rest = [p for p in points if p.nbytes > SMALLEST]
-    return [Errors("left out: network", rest, _errors(rest, bare.fitted()))]
+    numbers[f"{TREE}large_message_latency"] = Number(CROSSING, "s", "NCCL's planner", "assumed")
+    others = [load_profile(path) for path in PROFILES.glob("nccl-slingshot-*.yaml") if ("tcp" in path.stem) != ("tcp" in fit.profile.name)]
+    hop = Number(float(np.median([other.get(HOP) for other in others])), "B/s", "other software", "assumed")
+    given = {"left out: network": numbers} | ({"with LL's hop": numbers | {HOP: hop}} if HOP in fit.free else {})
+    bare = {title: Fit(replace(fitted, numbers=known), {LEAF: fit.free[LEAF]}, smallest, fit.units, fit.source) for title, known in given.items()}
+    return [Errors(title, rest, _errors(rest, one.fitted())) for title, one in bare.items()]
 
 
 def _folds(points: Sequence[Point]) -> Iterator[tuple[str, Callable[[Point], bool]]]:
