@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,27 +83,20 @@ def _simulated(run: Run, workload: Workload, profile: Profile, by: Simulate) -> 
 
 
 def prepare(run: Mapping[str, Any]) -> Predictor:
-    """Load and lower the tree of a run file, whose `batch.micro` and `pipeline.chunks` may be lists to choose from. Raises `NotModelled` where parasim
-    refuses the run (or every one of the lists), with its reasons."""
-    choices = list(_choices(run))
+    """Load and lower the tree of a run file, whose `batch.micro` may be a list to choose from. Raises `NotModelled` where parasim refuses the run (or
+    every one of the list), with its reasons."""
+    micro = run["batch"]["micro"]
+    if not isinstance(micro, list):
+        return _prepared(run)
     made, reasons = [], []
-    for chosen in choices:
+    for n in micro:
         try:
-            made.append(_prepared(chosen))
+            made.append(_prepared({**run, "batch": {**run["batch"], "micro": n}}))
         except NotModelled as error:
             reasons.append(str(error))
     if not made:
         raise NotModelled(reasons[0])
-    return made[0] if len(choices) == 1 else Fastest(tuple(made))
-
-
-def _choices(run: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    batch, pipeline = run["batch"], run["pipeline"]
-    micro, chunks = batch["micro"], pipeline.get("chunks", 1)
-    for n in micro if isinstance(micro, list) else [micro]:
-        for v in chunks if isinstance(chunks, list) else [chunks]:
-            chosen = {"pipeline": {**pipeline, "chunks": v}} if "chunks" in pipeline else {}
-            yield {**run, "batch": {**batch, "micro": n}, **chosen}
+    return Fastest(tuple(made))
 
 
 def _prepared(run: Mapping[str, Any]) -> Prepared:

@@ -14,7 +14,8 @@ INTERLEAVED = "interleaved-1f1b"
 NARROW = ("fp8", "mxfp8", "nvfp4")
 SERVER = 8  # devices of a server where they are not published
 MICRO = (1, 2, 4, 8)  # sequences of a micro-batch that is not published
-CHUNKS = 16  # of a rank at most, where their number is not published
+CHUNKS = 6  # of a rank at most, where their number is not published
+WAITING = ("megatron-2021", "megatron-2022")  # Megatron-LM overlaps the messages of interleaved schedules since 2023 (overlap_p2p_comm)
 VOCABULARIES = ("baseline", "redis", "vocab-1")
 
 
@@ -160,12 +161,10 @@ def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, no
     name = "1f1b" if written in (None, "none") else str(written)
     name = INTERLEAVED if name == "1f1b" and chunks > 1 else name
     if name == INTERLEAVED and chunks < 2:
-        some = _chunks(layers, ranks)
-        notes.append(f"chunks not published: of {some[0]} and {some[1]} the faster that fits" if len(some) > 1 else f"chunks not published: {some[0]}")
-        chunks, name = some[0], INTERLEAVED if some[0] > 1 else "1f1b"
-    else:
-        some = [chunks]
-    out: dict[str, Any] = {"schedule": name} | ({"chunks": some if len(some) > 1 else chunks} if name == INTERLEAVED else {})
+        chunks = _chunks(layers, ranks, stack)
+        notes.append(f"chunks not published: {chunks}")
+        name = INTERLEAVED if chunks > 1 else "1f1b"
+    out: dict[str, Any] = {"schedule": name} | ({"chunks": chunks} if name == INTERLEAVED else {})
     out |= {"comm": "async"} if name != "1f1b" else {}  # Megatron-LM overlaps the messages of interleaved schedules, zero-bubble codes all
     stages = SCHEDULES[name].placement.stages(ranks, chunks if name == INTERLEAVED else SCHEDULES[name].chunks)
     if strategy.get("vocab_method") == "redis":
@@ -186,11 +185,12 @@ def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, no
     return out
 
 
-def _chunks(layers: int, ranks: int) -> list[int]:
-    """The least and the most chunks per rank that deal out the layers evenly, as who publishes a step publishes the fastest; else those with first
-    and last stage one layer short."""
+def _chunks(layers: int, ranks: int, stack: str) -> int:
+    """Chunks per rank that deal out the layers evenly, else with first and last stage one layer short. The most where messages are overlapped, as who
+    publishes a step publishes the fastest; the least in stacks from before that, which wait for each."""
     even, short = ([v for v in range(2, CHUNKS + 1) if (layers + spare) % (ranks * v) == 0] for spare in (0, 2))
-    return list(dict.fromkeys((even[0], even[-1]))) if even else short[:1] or [2 if layers >= 2 * ranks else 1]
+    found = even or short or [2 if layers >= 2 * ranks else 1]
+    return found[0] if stack in WAITING else found[-1]
 
 
 def _balanced(model: Tree, layers: int, stages: int) -> list[int]:

@@ -17,7 +17,7 @@ from validation import ledger
 from validation.__main__ import app
 from validation.cache import Cache, Task, answers, task_of
 from validation.fit import Problem, Solution, _recipe, cross_validated
-from validation.predict import DATA, Fastest, _choices, _shortened, prepare
+from validation.predict import DATA, Fastest, _shortened, prepare
 from validation.rows import NotModelled, read_rows, to_case
 
 FIT = DATA / "fit"
@@ -115,8 +115,6 @@ def test_of_microbatches_that_are_not_published_the_fastest_that_fits() -> None:
     assert fastest > 1 and values([1, 2, 4]) == alone[fastest]
     with pytest.raises(NotModelled, match="micro"):
         values([3, 8])
-    piped = {"parallel": {**run["parallel"], "tp": 1, "pp": 2}, "pipeline": {"schedule": "interleaved-1f1b", "chunks": [1, 2]}}
-    assert len(list(_choices({**run, **piped, "batch": {**run["batch"], "micro": [1, 2]}}))) == 4  # every number of chunks with every micro-batch
 
 
 def test_what_does_not_fit_is_not_the_fastest() -> None:
