@@ -110,7 +110,7 @@ def _case(row: Row) -> Case:
     if not measured:
         raise NotModelled("nothing that is predicted here was measured (no step time, memory or layer time)")
     profiles = systems()["profiles"][known["of"]]
-    profile = source.get("profiles", {}).get(known["of"]) or profiles.get(stack, profiles["any"])
+    profile = profiles.get(stack, profiles["any"])
     return Case(str(row["id"]), source_of(row), accelerator, known["of"], stack, profile, measured, run, tuple(notes))
 
 
