@@ -36,7 +36,10 @@ def network(
     out: Annotated[Path, typer.Option(help="folder that the profiles are written to")] = PROFILES,
     check: Annotated[bool, typer.Option("--check", help="write nothing; exit 1 where the fit differs from the file")] = False,
     cross: Annotated[
-        bool, typer.Option("--cross", help="also fit without every fourth size, one op, one number of ranks, one system, and predict those")
+        bool,
+        typer.Option(
+            "--cross", help="also fit without every fourth size, one op, one number of ranks, one system, the most ranks of each op, and predict those"
+        ),
     ] = False,
 ) -> None:
     """Fit the network numbers of the profiles of the catalog."""
@@ -107,7 +110,8 @@ def points_of(recipe: Mapping[str, Any]) -> Iterator[Point]:
 
 
 def errors_of(fit: Fit, fitted: Profile, cross: bool) -> list[Errors]:
-    """Errors of the fit at its own points and, with `cross`, at those that a fit did not see: a quarter of the sizes, an op, ranks, a system."""
+    """Errors of the fit at its own points and, with `cross`, at those that a fit did not see: a quarter of the sizes, an op, ranks, a system, and
+    upwards only: the most ranks of each op, and twice the crossings."""
     if not fit.points:
         return []
     out = [Errors("fit", fit.points, _errors(fit.points, fitted))]
@@ -115,7 +119,27 @@ def errors_of(fit: Fit, fitted: Profile, cross: bool) -> list[Errors]:
         seen = replace(fit, points=[p for p in fit.points if not hidden(p)])
         unseen = [p for p in fit.points if hidden(p)]
         out.append(Errors(f"left out: {title}", unseen, _errors(unseen, seen.fitted())))
-    return out + (_unknown_network(fit, fitted) if cross else [])
+    return out + ([*upwards(fit), *_unknown_network(fit, fitted)] if cross else [])
+
+
+def upwards(fit: Fit) -> Iterator[Errors]:
+    """Predictions of more from less, by op: of the most servers and ranks of every op from fewer; and of all-reduces between servers, which cross
+    twice as often as all-gathers, from these."""
+    groups = {op: {_places(p) for p in fit.points if p.op == op} for op in sorted({p.op for p in fit.points})}
+    largest = {op: max(sizes) for op, sizes in groups.items() if len(sizes) > 1}
+    twice = {"all_reduce": max(groups.get("all_reduce", {(1, 0)}))}
+    crossing = "all_gather" in groups and not largest and twice["all_reduce"][0] > 1
+    for title, hidden in (("most ranks", largest), ("crossings", twice if crossing else {})):
+        seen = [p for p in fit.points if _places(p) != hidden.get(p.op)]
+        fitted = replace(fit, points=seen).fitted() if hidden else fit.profile
+        for op, places in hidden.items():
+            unseen = [p for p in fit.points if (p.op, _places(p)) == (op, places)]
+            yield Errors(f"{title}: {op}", unseen, _errors(unseen, fitted))
+
+
+def _places(point: Point) -> tuple[int, int]:
+    """Servers and ranks."""
+    return len({point.cluster.node_of[d] for d in point.cluster.devices[: point.ranks]}), point.ranks
 
 
 def _unknown_network(fit: Fit, fitted: Profile) -> list[Errors]:
@@ -123,7 +147,7 @@ def _unknown_network(fit: Fit, fitted: Profile) -> list[Errors]:
 
     Then with a hop of LL as profiles of the other kind of software have it (sockets or not).
     """
-    points = [p for p in fit.points if p.op == "all_reduce" and len({p.cluster.node_of[d] for d in p.cluster.devices[: p.ranks]}) > 1]
+    points = [p for p in fit.points if p.op == "all_reduce" and _places(p)[0] > 1]
     smallest, rest = [p for p in points if p.nbytes <= SMALLEST], [p for p in points if p.nbytes > SMALLEST]
     if LEAF not in fit.free or not smallest:
         return []
@@ -162,4 +186,4 @@ def print_errors(tables: Sequence[Errors]) -> None:
         for name in CLASSES:
             errors = [e for p, e in rows if size_class(p.nbytes) == name]
             if errors:
-                typer.echo(f"{title:17} {name:16} {len(errors):4} rows, |error| median {np.median(np.abs(errors)):6.1%}, bias {np.median(errors):+6.1%}")
+                typer.echo(f"{title:26} {name:16} {len(errors):4} rows, |error| median {np.median(np.abs(errors)):6.1%}, bias {np.median(errors):+6.1%}")

@@ -17,8 +17,8 @@ from parasim.topology.loader import load_cluster
 from validation.__main__ import app
 from validation.collective_rows import CLASSES, read_measured, size_class, system_of, to_case
 from validation.collectives import judge, summaries
-from validation.network import RECIPES, ROWS, fit_of
-from validation.network_fit import Point, predict, simplex
+from validation.network import RECIPES, ROWS, fit_of, upwards
+from validation.network_fit import Fit, Point, predict, simplex
 from validation.rows import NotModelled
 
 
@@ -169,3 +169,19 @@ def test_a_fit_gives_the_file_that_ships() -> None:
     fitted = fit_of("nccl-slingshot-2.18", recipes["nccl-slingshot-2.18"], {}).fitted()
     assert fitted == load_profile("nccl-slingshot-2.18")
     assert all(n.interval is not None and n.interval[0] <= n.value <= n.interval[1] for n in fitted.numbers.values() if n.status == "fitted")
+
+
+def test_more_is_predicted_from_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hidden at once: of every op its rows on the most servers, and there of most ranks; the fit sees none of them. Between servers all-reduces."""
+    import yaml
+
+    recipes = yaml.safe_load(RECIPES.read_text(encoding="utf-8"))["profiles"]
+    seen: list[set[tuple[str, int]]] = []
+    monkeypatch.setattr(Fit, "fitted", lambda fit: seen.append({(p.op, p.ranks) for p in fit.points}) or fit.profile)
+    found = {t.title: {p.ranks for p in t.points} for t in upwards(fit_of("nccl-h100", {**recipes["nccl-h100"], "like": {}}, {}))}
+    inside = {f"most ranks: {op}": {8} for op in ("all_gather", "all_reduce", "reduce_scatter", "sendrecv")}
+    assert found == inside | {"most ranks: all_to_all": {16}}  # over two servers the recipe leaves sendrecv out
+    assert seen.pop() == {(op, 4) for op in ("all_gather", "all_reduce", "reduce_scatter", "sendrecv")} | {("all_to_all", n) for n in (4, 8)}
+    (table,) = upwards(fit_of("nccl-slingshot-2.18", recipes["nccl-slingshot-2.18"], {}))
+    assert table.title == "crossings: all_reduce" and {p.op for p in table.points} == {"all_reduce"}
+    assert seen.pop() == {("all_gather", 8), ("all_to_all", 8)} and not seen
