@@ -140,7 +140,7 @@ def rank_order(members: tuple[str, ...], cluster: Cluster) -> Rings:
     return (members,)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=6)  # few: each holds its cluster
 def rails(members: tuple[str, ...], cluster: Cluster) -> Rings:
     """Rings that pass each server once: as many as the least populated server has members, each leaving it by another member's port.
 
