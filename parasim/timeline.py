@@ -201,8 +201,9 @@ class Timeline:
         return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: parts and flows, not what they come from."""
-        return {"_parts": self.parts, "flows": self.flows} | {k: v for k, v in self.__dict__.items() if k != "_source"}
+        """What is pickled: parts and flows in place of what they come from."""
+        made = {"_parts": self.parts, "flows": self.flows} if "_source" in self.__dict__ else {}
+        return made | {k: v for k, v in self.__dict__.items() if k != "_source"}
 
     @property
     def parts(self) -> tuple[Part, ...]:

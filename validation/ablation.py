@@ -7,7 +7,6 @@ scoring with nothing fitted is entered in the ledger, as one of an ablation, bef
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +15,13 @@ from typing import Annotated, Any
 
 import typer
 
-from parasim.errors import Malformed
-
 from .cache import Cache, predicted
 from .ledger import enter, is_judge
 from .published import CACHE
 from .rows import read_rows, source_of
 from .score import STEP, Line, cases_of, lines_of, tasks_of, tree_of
 from .variants import ABLATIONS, AS_IT_IS, NOTHING_FITTED, VARIANTS
+from .written import write_json
 
 Row = Mapping[str, Any]
 
@@ -48,7 +46,7 @@ def ablation(
     tables = {name: _table(lines_of(some, lambda _: answers, variant=name), there) for name in (AS_IT_IS, *ABLATIONS)}
     tree = {"schema": "parasim.ablation/1", "sample": sample, NOTHING_FITTED: {k: bare[k] for k in ("score", "by_source")}, "without": tables}
     if json_path is not None:
-        _write(json_path, tree)
+        write_json(json_path, tree)
     typer.echo("\n".join(table(tree)))
 
 
@@ -105,10 +103,3 @@ def _worse(t: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
     most = sorted((s for s, g in grown.items() if g >= 0.005), key=lambda s: -grown[s])[:2]
     words = [f"{s} {whole['by_source'][s]['median_abs_error']:.1%} to {t['by_source'][s]['median_abs_error']:.1%}" for s in most]
     return ", ".join(words + ([f"{t['refused']} rows refused"] if t["refused"] else [])) or "-"
-
-
-def _write(path: Path, tree: Mapping[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise Malformed(f"--json {path}: cannot be written: {error.strerror}") from None

@@ -18,13 +18,14 @@ import typer
 
 from parasim.collectives.table import busbw_factor
 from parasim.cost.profile import load_profile
-from parasim.errors import Malformed, Refused
+from parasim.errors import Refused
 from parasim.topology.cluster import Cluster
 from parasim.topology.loader import load_cluster
 
 from .collective_rows import CLASSES, Case, read_measured, size_class, to_case
 from .network_fit import Point, predict
 from .rows import NotModelled
+from .written import write_json
 
 # Largest median |error| per size class, and the largest bias of any.
 TOLERANCE = dict(zip(CLASSES, (0.30, 0.35, 0.25, 0.12, 0.07), strict=True))
@@ -219,7 +220,4 @@ def _print(judged: Sequence[Judged], skipped: Sequence[Skipped], tables: Mapping
 def _write(path: Path, judged: Sequence[Judged], skipped: Sequence[Skipped], tables: Mapping[str, Mapping[str, Summary]], passed: bool) -> None:
     summary = {title: {name: asdict(s) for name, s in table.items()} for title, table in tables.items()}
     tree = {"schema": "parasim.collectives/1", "passed": passed, "rows": [asdict(r) for r in judged], **summary, "refused": [asdict(r) for r in skipped]}
-    try:
-        path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise Malformed(f"--json {path}: cannot be written: {error.strerror}") from None
+    write_json(path, tree)

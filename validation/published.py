@@ -22,6 +22,7 @@ from .cache import Cache, predicted
 from .ledger import enter, is_judge
 from .rows import read_rows
 from .score import STEP, lines_of, tree_of
+from .written import write_json
 
 CACHE = Path(".published-cache")
 
@@ -48,7 +49,7 @@ def published(
     else:
         _print(tree, max_error, quiet)
         if json_path is not None:
-            _write(json_path, tree)
+            write_json(json_path, tree)
     if plot is not None:
         draw(plot, tree["rows"])
     if not tree["passed"]:
@@ -88,10 +89,3 @@ def draw(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         parity([(row["source"], row["measured"], row["predicted"]) for row in shown], "s").savefig(path, dpi=150)
     except (OSError, ValueError) as error:
         raise Malformed(f"{path}: cannot be written: {error}") from None
-
-
-def _write(path: Path, tree: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise Malformed(f"--json {path}: cannot be written: {error.strerror}") from None

@@ -24,6 +24,7 @@ from .cache import Answer, Cache, Task, predicted
 from .predict import DATA
 from .published import CACHE
 from .score import STEP
+from .written import write_json, write_text
 
 STATEMENTS = DATA / "relative.yaml"
 PAGE = Path(__file__).parents[1] / "docs" / "background" / "statements.md"
@@ -51,6 +52,11 @@ class Outcome:
     refused: str | None = None
 
     @property
+    def came(self) -> str:
+        """What was obtained, in words."""
+        return f"refused: {self.refused}" if self.obtained is None else f"{self.obtained:+.1%}"
+
+    @property
     def passed(self) -> bool:
         """Whether it lies in what is expected."""
         return self.obtained is not None and self.low <= self.obtained <= self.high
@@ -75,9 +81,9 @@ def relative(
     typer.echo(f"{len(chosen) - len(missed)} of {len(chosen)} statements hold" + (f"; not {', '.join(missed)}" if missed else ""))
     if json_path is not None:
         tree = {name: [asdict(o) | {"passed": o.passed} for o in these] for name, these in found.items()}
-        _write(json_path, json.dumps({"schema": "parasim.relative/1", "statements": tree}, indent=1))
+        write_json(json_path, {"schema": "parasim.relative/1", "statements": tree})
     if write:
-        _write(PAGE, "\n".join(page(chosen, found)))
+        write_text(PAGE, "\n".join(page(chosen, found)).rstrip() + "\n")
     raise typer.Exit(1 if missed else 0)
 
 
@@ -138,8 +144,7 @@ def _shown(statement: Tree, found: Sequence[Outcome]) -> Iterator[str]:
     yield f"    {statement['source']}"
     yield f"    allowed: {statement['why']}"
     for o in found:
-        got = f"refused: {o.refused}" if o.obtained is None else f"{o.obtained:+.1%}"
-        yield f"    {o.case:18} {o.measure} expected {o.low:+.1%} to {o.high:+.1%}, obtained {got}{'' if o.passed else '   <-- miss'}"
+        yield f"    {o.case:18} {o.measure} expected {o.low:+.1%} to {o.high:+.1%}, obtained {o.came}{'' if o.passed else '   <-- miss'}"
     if not goes(statement, found):
         yield f"    the {statement['measure']} is said to go: {statement['trend']}   <-- miss"
 
@@ -152,13 +157,5 @@ def page(chosen: Sequence[Tree], found: Mapping[str, Sequence[Outcome]]) -> Iter
         yield from (f"## {s['id']}: {verdict}", "", f"{s['source']}: {s['says']}.", "", f"Allowed: {s['why']}.", "")
         yield from (f"| case | {s['measure']} expected | obtained | |", "|---|---|---|---|")
         for o in found[s["id"]]:
-            got = f"refused: {o.refused}" if o.obtained is None else f"{o.obtained:+.1%}"
-            yield f"| {o.case} | {o.low:+.1%} to {o.high:+.1%} | {got} | {'' if o.passed else 'missed'} |"
+            yield f"| {o.case} | {o.low:+.1%} to {o.high:+.1%} | {o.came} | {'' if o.passed else 'missed'} |"
         yield from (["", s["note"], ""] if "note" in s else [""])
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text.rstrip() + "\n", encoding="utf-8")
-    except OSError as error:
-        raise Malformed(f"{path}: cannot be written: {error.strerror}") from None

@@ -6,7 +6,6 @@ fraction if it is above 1 MB, else the latency; none: line rates and hops. Rows 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +20,6 @@ import yaml
 
 from parasim.collectives.plan import plan, seconds
 from parasim.cost.profile import Profile
-from parasim.errors import Malformed
 from parasim.provenance import Number
 from parasim.topology.builders import IDEAL, Wire
 from parasim.topology.cluster import Cluster
@@ -30,6 +28,7 @@ from parasim.units import parse
 
 from .predict import DATA
 from .rows import NotModelled, read_rows
+from .written import write_json
 
 MB = 1e6
 GATE_LARGE, GATE_SMALL = 0.25, 3.0  # |error| above 1 MB; factor either way below
@@ -81,10 +80,7 @@ def tpu(
     typer.echo(f"{len(judged)} rows, {missed} missed (above 1 MB within {GATE_LARGE:.0%}, below within {GATE_SMALL:g} times)")
     if json_path is not None:
         tree = {"schema": "parasim.tpu/1", "passed": bool(judged) and not missed, "rows": [asdict(r) for r in judged], "refused": refused}
-        try:
-            json_path.write_text(json.dumps(tree, indent=1) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise Malformed(f"--json {json_path}: cannot be written: {error.strerror}") from None
+        write_json(json_path, tree)
     if missed or not judged:
         raise typer.Exit(1)
 

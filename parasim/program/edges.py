@@ -10,9 +10,7 @@ end of its users; persistent buffers have one generation that lives through the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -242,12 +240,12 @@ class _Resolver:
         n = int(self.start[-1])
         lengths = np.diff(self.start)
         counts = np.zeros(n, dtype=np.int64)
-        waiting = sorted(self.edges)
-        counts[waiting] = list(map(len, map(self.edges.__getitem__, waiting)))
-        outer = [sorted(u.values()) if len(u) > 1 else tuple(u.values()) or (0,) for u in self.users]
+        for i, waits in self.edges.items():
+            counts[i] = len(waits)
+        outer = [sorted(u.values()) or [0] for u in self.users]
         inner, (saved, saved_last) = self._rows("inner", 4), self._saved()
-        generations = np.concatenate([_flat(self.generations).reshape(-1, 3), inner[:, :3], saved])
-        sizes = np.concatenate([np.array(list(map(len, outer)), dtype=np.int64), np.ones(len(inner) + len(saved), dtype=np.int64)])
+        generations = np.concatenate([np.array(self.generations, dtype=np.int64).reshape(-1, 3), inner[:, :3], saved])
+        sizes = np.concatenate([np.array([len(us) for us in outer], dtype=np.int64), np.ones(len(inner) + len(saved), dtype=np.int64)])
         return Resolved(
             program=self.program,
             call=np.repeat(np.arange(len(lengths)), lengths),
@@ -255,18 +253,14 @@ class _Resolver:
             streams=tuple(self.reader.streams),
             stream=self.stream,
             edge_start=np.concatenate([[0], np.cumsum(counts)]),
-            edges=_flat(map(self.edges.__getitem__, waiting)),
+            edges=np.array([e for i in sorted(self.edges) for e in self.edges[i]], dtype=np.int64),
             buffers=tuple(self.program.buffers),
             generation_buffer=generations[:, 0],
             generation_microbatch=generations[:, 1],
             birth=generations[:, 2],
             last_start=np.concatenate([[0], np.cumsum(sizes)]),
-            last_users=np.concatenate([_flat(outer), inner[:, 3], saved_last]),
+            last_users=np.concatenate([np.array([u for us in outer for u in us], dtype=np.int64), inner[:, 3], saved_last]),
         )
-
-
-def _flat(rows: Iterable[Iterable[int]]) -> IntArray:
-    return np.fromiter(chain.from_iterable(rows), dtype=np.int64)
 
 
 def resolve(program: Program) -> Resolved:

@@ -9,16 +9,14 @@ first (a retry, which stalls). One pool is modelled for all streams; of equal bu
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..memory import ordered_memory
 from ..timeline import Timeline
 from .values import Reserved
 
-Ints = NDArray[np.int64]
 MIB = 2**20
 ALIGNED, SMALL, SMALL_SEGMENT, LARGE, LARGE_SEGMENT, ROUND = 512, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB
 
@@ -112,36 +110,29 @@ def _joined(first: Block, second: Block) -> Block:
 def reserved(timeline: Timeline, rank: int, capacity: float) -> Reserved:
     """Replay the memory of `rank` on an empty device of `capacity` bytes."""
     pool, exact, peak, rounded, most = Pool(capacity), 0, 0, 0, 0
-    live: dict[int, Block] = {}
-    for number, nbytes in zip(*(column.tolist() for column in _allocations(timeline, rank)), strict=True):
+    for nbytes, block in _blocks(pool, timeline, rank):
         exact += nbytes
-        if nbytes < 0:
-            pool.give(live.pop(number))
-            continue
-        live[number] = pool.take(nbytes)
-        if exact > peak:
+        if block and exact > peak:
             peak, rounded = exact, pool.used - exact
-        if pool.reserved > most:
-            most = pool.reserved
+        most = max(most, pool.reserved)
     return Reserved(float(most), float(rounded), float(most - peak - rounded), pool.retries)
 
 
-def _allocations(timeline: Timeline, rank: int) -> tuple[Ints, Ints]:
-    """Births and deaths in order: the number of the buffer's instance, and its bytes, negative where it dies. What dies as it is born is left out."""
+def _blocks(pool: Pool, timeline: Timeline, rank: int) -> Iterator[tuple[int, Block | None]]:
+    """(change of bytes, the block that was taken) of every birth and death; what dies as it is born takes none."""
     rows = ordered_memory(timeline, rank)
-    rows = rows[rows["delta"] != 0]
-    buffer, born = rows["buffer"].astype(np.int64), rows["delta"] > 0
-    order = np.lexsort((np.arange(len(rows)), ~born, buffer))  # per buffer its births, then its deaths
-    sort = 2 * buffer[order] + ~born[order]
-    first = np.searchsorted(sort, sort)
-    turn = np.empty(len(rows), dtype=np.int64)
-    turn[order] = np.arange(len(rows)) - first  # the how many-th birth or death of its buffer
-    number = buffer * len(rows) + turn
-    at = np.flatnonzero(born)[np.argsort(number[born])]
-    births, deaths = number[at], number[~born]
-    place = np.minimum(np.searchsorted(births, deaths), max(0, len(births) - 1))
-    momentary = at[place] > np.flatnonzero(~born)
-    left_out = np.concatenate([at[place[momentary]], np.flatnonzero(~born)[momentary]])
-    kept = np.ones(len(rows), dtype=bool)
-    kept[left_out] = False
-    return number[kept], rows["delta"][kept].astype(np.int64)
+    live: dict[int, deque[tuple[int, Block]]] = {}
+    momentary: Counter[int] = Counter()
+    for buffer, delta in zip(rows["buffer"].tolist(), rows["delta"].tolist(), strict=True):
+        mine = live.setdefault(buffer, deque())
+        if delta > 0 and momentary[buffer]:
+            momentary[buffer] -= 1
+        elif delta > 0:
+            mine.append((int(delta), pool.take(int(delta))))
+            yield mine[-1]
+        elif delta < 0 and mine:
+            nbytes, block = mine.popleft()
+            pool.give(block)
+            yield -nbytes, None
+        elif delta < 0:
+            momentary[buffer] += 1

@@ -29,6 +29,7 @@ from .turns import Turns
 
 LinkColour = int
 LoadKey = tuple[Hashable, int]  # (transfer kind, phase)
+Entries = tuple[IntArray, IntArray, Hashes]  # instance, link, hash of weight and phase
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,10 @@ def counted(colours: IntArray) -> tuple[tuple[int, int], ...]:
 def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool = True) -> Fold:
     """The coarsest equitable partition, or every rank alone when folding is off."""
     refinement = _refinement(workload, cluster, traffic, capacity, enabled=enabled)
-    domain = refinement.domain
-    colour = _renumbered(mix(workload.class_of_rank[domain], _paces(cluster, workload.world)[domain]) if enabled else domain)
+    domain, paces = refinement.domain, cluster.paces(workload.world)
+    colour = _renumbered(mix(workload.class_of_rank[domain], paces[domain].view(np.uint64)) if enabled else domain)
     reasons = []
-    if enabled and (slow := int((cluster.paces(workload.world) != 1).sum())):
+    if enabled and (slow := int((paces != 1).sum())):
         reasons.append(f"{slow} ranks compute at another pace")
     while True:
         refined = refinement.refine(colour)
@@ -118,6 +119,7 @@ class _Refinement:
         self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used], self.slack)
         self.entry = mix(floats(self.weight), self.phase)
         tight = np.flatnonzero(~self.slack[self.link])  # the entries that are compared
+        self.entries = self.instance, self.link, self.entry
         self.tight = self.instance[tight], self.link[tight], self.entry[tight]
         self.latency = [_latencies(x) for x in instances]
 
@@ -175,16 +177,16 @@ class _Refinement:
         load = np.add.reduceat(self.weight[order], first) if len(first) else np.zeros(0)
         return Loaded(link[first], key[first], load, order[first])
 
-    def signatures(self, kinds: Hashes) -> Hashes:
-        """A hash per used link: kind, capacity, and what every transfer of every kind puts on it."""
-        return mix(self.plain, _summed(mix(kinds[self.instance], self.entry), self.link, len(self.used)))
+    def signatures(self, kinds: Hashes, entries: Entries) -> Hashes:
+        """A hash per used link: kind, capacity, and what every transfer of every kind puts on it in these entries."""
+        instance, link, entry = entries
+        return mix(self.plain, _summed(mix(kinds[instance], entry), link, len(self.used)))
 
     def refine(self, colour: IntArray) -> IntArray:
         """New colours: the old one and what each transfer of the rank looks like on the links."""
         kinds = self.kinds(colour)
         instance, link, entry = self.tight
-        signatures = mix(self.plain, _summed(mix(kinds[instance], entry), link, len(self.used)))
-        looks = mix(kinds, _summed(mix(signatures[link], entry), instance, len(kinds)))
+        looks = mix(kinds, _summed(mix(self.signatures(kinds, self.tight)[link], entry), instance, len(kinds)))
         total = np.zeros(len(self.domain), dtype=np.uint64)
         for x, members, base, latency in zip(self.all, self.members, self.base.tolist(), self.latency, strict=False):
             look = looks[base : base + len(members)]
@@ -199,7 +201,7 @@ class _Refinement:
     def network(self, colour: IntArray) -> tuple[tuple[tuple[str, str, float, int], ...], dict[LoadKey, dict[int, float]], frozenset[int]]:
         """The links by colour, the loads of every kind on them, checked to be equal on all links of a colour, and the colours that are slack."""
         kinds, everyone = self.kinds(colour), colour[self.homes]
-        _, first, of_link = np.unique(self.signatures(kinds), return_index=True, return_inverse=True)
+        _, first, of_link = np.unique(self.signatures(kinds, self.entries), return_index=True, return_inverse=True)
         turn = np.argsort(np.argsort(first))  # colours in order of their first link
         of_link, first = turn[of_link], np.sort(first)
         counts = np.bincount(of_link, minlength=len(first)) * self.order
@@ -246,11 +248,6 @@ def _summed(hashes: Hashes, at: IntArray, n: int) -> Hashes:
     out = np.zeros(n, dtype=np.uint64)
     np.add.at(out, at, hashes)
     return out
-
-
-def _paces(cluster: Cluster, world: int) -> Hashes:
-    """A hash per rank: how long its device takes to compute."""
-    return np.asarray(cluster.paces(world).view(np.uint64))
 
 
 def _renumbered(colour: NDArray[np.generic]) -> IntArray:

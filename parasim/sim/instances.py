@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -127,11 +128,14 @@ class _Builder:
                     largest[key] = (op, size)
                 users.setdefault(key, []).append(c)
             for m, nbytes in messages:
-                out.append(self._columns(message_key(c, m, nbytes), self._ends(c, m.peer), lambda pair, nbytes=nbytes: traffic.message(nbytes, *pair)))  # type: ignore[misc]
+                out.append(self._columns(message_key(c, m, nbytes), self._ends(c, m.peer), partial(self._message, nbytes)))
         for key, (op, size) in largest.items():
-            sets = self._group(op.group, tuple(users[key]))
-            out.append(self._columns(key, sets, lambda ranks, op=op, size=size: traffic.collective(op, size, ranks)))  # type: ignore[misc]
+            out.append(self._columns(key, self._group(op.group, tuple(users[key])), partial(traffic.collective, op, size)))
         return out
+
+    def _message(self, nbytes: int, ends: tuple[int, ...]) -> CollectivePlan:
+        source, target = ends
+        return self.traffic.message(nbytes, source, target)
 
     def _ends(self, c: int, peer: str) -> Sets:
         """The ranks of class `c` and their peers."""

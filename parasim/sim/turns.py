@@ -2,7 +2,7 @@
 
 Ranks that such a turn takes into each other do the same at the same time, so that folding looks at one of each orbit and at the links of its
 pod. A turn is kept only where programs, paces, peers and groups are found to be unchanged by it; that plans of collectives are is found when they
-are made (`traffic`).
+are made (`instances`).
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ class Turns:
     def domain(self) -> IntArray:
         """One rank of every orbit, the first of each, ascending."""
         pods = np.arange(self.used)
-        pods = pods[pods % self.ring < self.step]
-        return np.asarray((pods[:, None] * self.pods.devices + np.arange(self.pods.devices)).ravel())
+        return self._ranks(pods[pods % self.ring < self.step])
 
     def turned(self, times: int = 1) -> IntArray:
         """Where each rank is after so many turns; int[ranks]."""
-        return np.asarray((self.turned_pods(times)[:, None] * self.pods.devices + np.arange(self.pods.devices)).ravel())
+        return self._ranks(self.turned_pods(times))
 
     def turned_pods(self, times: int = 1) -> IntArray:
         """Where each pod in use is after so many turns."""
@@ -59,18 +58,16 @@ class Turns:
 
     def homes(self) -> IntArray:
         """The place in `domain` of what stands for each rank; int[ranks]."""
-        pods = np.arange(self.used)
-        turn, phase = np.divmod(pods, self.ring)
-        place = turn * self.step + phase % self.step
-        return np.asarray((place[:, None] * self.pods.devices + np.arange(self.pods.devices)).ravel())
+        circle, phase = np.divmod(np.arange(self.used), self.ring)
+        return self._ranks(circle * self.step + phase % self.step)
 
     def rank_phases(self, ranks: IntArray) -> IntArray:
         """How many turns away each rank is from the one that stands for it."""
-        return np.asarray(ranks // self.pods.devices % self.ring // self.step)
+        return self._phases(ranks // self.pods.devices)
 
     def phases(self, links: IntArray) -> IntArray:
         """How many turns away each link is from the one that stands for it."""
-        return np.asarray(self.pods.placed(links)[0] % self.ring // self.step)
+        return self._phases(self.pods.placed(links)[0])
 
     def home_links(self, links: IntArray) -> IntArray:
         """The links that stand for these."""
@@ -81,6 +78,12 @@ class Turns:
         """Where links are after so many turns."""
         pod, link = self.pods.placed(links)
         return self.pods.moved(link, self._turned(pod, times))
+
+    def _ranks(self, pods: IntArray) -> IntArray:
+        return np.asarray((pods[:, None] * self.pods.devices + np.arange(self.pods.devices)).ravel())
+
+    def _phases(self, pods: IntArray) -> IntArray:
+        return np.asarray(pods % self.ring // self.step)
 
     def _turned(self, pods: IntArray, times: int) -> IntArray:
         phase = pods % self.ring
