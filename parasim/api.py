@@ -14,14 +14,12 @@ from .collectives.catalog import MESSAGES
 from .collectives.messages import Array, play
 from .collectives.plan import group_of
 from .collectives.table import rows as collective_rows
-from .comparison import compare
 from .config import Plan, Run, build, load, vary
 from .cost.profile import datasheet, load_profile
 from .cost.timing import body_seconds, host_launch
 from .cost.timing import seconds as kernel_seconds
 from .errors import Deadlock, DoesNotFit, Malformed
 from .executor import execute
-from .html import Side
 from .lowering import lower
 from .lowering.study import Study, lower_study
 from .plots.artist import Artist, Picture, draw
@@ -39,6 +37,8 @@ from .topology.loader import load_cluster
 from .words import known
 
 if TYPE_CHECKING:
+    from .comparison import Comparison
+    from .html import Side
     from .plan.goodput_answer import Goodput
     from .plan.search import Search
     from .plan.whatif import WhatIf
@@ -69,6 +69,8 @@ class Result:
     @property
     def side(self) -> Side:
         """What a page says of it."""
+        from .html import Side
+
         return Side(self.run.name, self.timeline, self.report.to_json(), self.run, self.workload)
 
     def to_pandas(self) -> Any:
@@ -209,6 +211,13 @@ def play_collective(op: str, inputs: Sequence[Array | None], algorithm: str, roo
     cluster = ideal(len(inputs), 0.0)
     group = group_of(cluster.devices, cluster, datasheet(), root)
     return play(op, ways[known(algorithm, ways, "algorithm")](group), inputs, root)
+
+
+def compare(predicted: Timeline, measured: Timeline) -> Comparison:
+    """Two timelines of one program, laid over each other op by op. Raises Refused where they are of different ranks or programs."""
+    from .comparison import compare as beside
+
+    return beside(predicted, measured)
 
 
 def whatif(run: Run, variants: Sequence[str] = (), sweeps: Sequence[str] = ()) -> WhatIf:

@@ -352,8 +352,10 @@ for name, exchange in cli_traces.COMMANDS.items():
 
 def main() -> None:
     """Entry point: every refusal is one message on stderr and its exit code, never a traceback."""
+    from .collecting import rarely
     from .errors import ParasimError
 
+    rarely()
     try:
         try:
             app(standalone_mode=True)

@@ -38,6 +38,7 @@ from .transfers import merge, transfers
 from .vocabulary import vocabulary, vocabulary_calls
 
 PASSES = (
+    schedule,  # pipeline.schedule: actions become calls
     compute,  # model, stages: bodies of kernels, whole shapes
     tensor,  # tensor: cuts, collectives at kernel roles
     vocabulary,  # pipeline.vocabulary: what passes between the ranks of pp that share it
@@ -45,7 +46,6 @@ PASSES = (
     context,  # context: what attention needs of other parts of the sequence
     precision,  # linear: scaled copies for the products of linear layers
     recompute,  # recompute: the forward again in the backward
-    schedule,  # pipeline.schedule: actions become calls
     vocabulary_calls,  # pipeline.vocabulary: when its passes run
     weight_casts,  # linear: once a step
     gradients,  # data, zero: buckets in the last backward, the optimizer step

@@ -30,10 +30,11 @@ def finals(draft: Draft, key: str) -> list[Final]:
 
 def last_calls(draft: Draft) -> dict[int, list[Final]]:
     """The calls in which gradients become final for the step: by number of the call, what is final there."""
-    by_body = {key: finals(draft, key) for key in {c.body for c in draft.calls}}
+    ends = {call.body: i for i, call in enumerate(draft.calls)}
+    by_body = {key: finals(draft, key) for key in ends}
     last: dict[str, int] = {}
-    for i, call in enumerate(draft.calls):
-        last |= {n: i for _, n in by_body[call.body]}
+    for key, i in sorted(ends.items(), key=lambda end: end[1]):
+        last |= {n: i for _, n in by_body[key]}
     return {i: [(at, n) for at, n in by_body[draft.calls[i].body] if last[n] == i] for i in sorted(set(last.values()))}
 
 

@@ -1,7 +1,7 @@
 """The compute pass: the model's own kernels, one per op, whole shapes, one body per phase and stage. Knows the model, no parallel axis.
 
 Each stage gets forward ops (phase F) and backward ops (phases I and W, interleaved as frameworks run them: the weight gradient of a
-linear layer right after its input gradient). F{s}, I{s}, W{s} and the fused B{s} are cut from those two lists.
+linear layer right after its input gradient). F{s}, and of I{s}, W{s} and the fused B{s} those that are called, are cut from those two lists.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .vocabulary import apart
 
 def compute(draft: Draft) -> None:
     """Write the bodies of every stage of this rank."""
-    model = draft.plan.model
+    model, called = draft.plan.model, {call.body for call in draft.calls}
     for stage in draft.stages:
         match model:
             case Transformer():
@@ -27,9 +27,9 @@ def compute(draft: Draft) -> None:
                 forward, backward = _fixed(draft, model, stage)
         s = stage.number
         draft.bodies[f"F{s}"] = forward
-        draft.bodies[f"I{s}"] = [o for o in backward if o.label.phase == "I"]
-        draft.bodies[f"W{s}"] = [o for o in backward if o.label.phase == "W"]
-        draft.bodies[f"B{s}"] = [relabel(o, "B") for o in backward]
+        draft.bodies |= {f"{k}{s}": [o for o in backward if o.label.phase == k] for k in "IW" if f"{k}{s}" in called}
+        if f"B{s}" in called:
+            draft.bodies[f"B{s}"] = [relabel(o, "B") for o in backward]
     if draft.layout.vocabulary_parts > 1 and isinstance(model, Transformer):
         apart(draft, model)
 

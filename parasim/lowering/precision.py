@@ -31,7 +31,7 @@ def precision(draft: Draft) -> None:
     for stage in draft.stages:
         s = stage.number
         draft.bodies[f"{CASTS}{s}"] = []
-        forward, backwards = f"F{s}", ((f"B{s}",), (f"I{s}", f"W{s}"))
+        forward, backwards = f"F{s}", [[key for key in keys if key in draft.bodies] for keys in ((f"B{s}",), (f"I{s}", f"W{s}"))]
         writer = _Writer(draft, dtype, s, _only_multiplied(op for key in (forward, *chain(*backwards)) for op in draft.bodies[key]))
         draft.bodies[forward] = list(writer.body(draft.bodies[forward]))
         kept = {source for source in writer.copies if not draft.buffers[source.name].persistent}  # whole parameters are gathered, and cast, anew

@@ -45,6 +45,7 @@ def recompute(draft: Draft) -> None:
         forward = draft.bodies[f"F{s}"]
         units = list(_layers(forward, what, stage) if FULL in what.modules else _modules(forward, what.modules))
         for keys in ([f"B{s}"], [f"I{s}", f"W{s}"]):
+            keys = [key for key in keys if key in draft.bodies]
             backward = [(key, op) for key in keys for op in draft.bodies[key]]
             again = _again(draft, units, forward, [op for _, op in backward], what.early_stop)
             placed = list(_placed(again, backward))

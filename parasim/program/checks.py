@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidProgram, Violation
-from .digest import check_names
+from .digest import Body, Form, check_names
 from .edges import Resolved
 from .names import lost_rows, unresolved
 from .ops import P2P, Collective, Compute, Op, Ref
@@ -236,10 +236,11 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
     classes, ranks = np.unique(workload.class_of_rank, return_index=True)
     first = {int(classes[i]): int(ranks[i]) for i in np.argsort(ranks)}
     resolved: dict[int, Resolved] = {}
+    known: dict[Form, tuple[Body, ...]] = {}
     replicated = [g for g in (*WHOLE, EXPERTS, MIRROR) if g in workload.groups and workload.groups[g].shape[1] > 1]
     for c in first:
         try:
-            resolved[c] = workload.programs[c].resolved
+            resolved[c] = workload.programs[c].resolve(known)
         except InvalidProgram as e:
             found.append(Violation(f"class {c}", "program", str(e)))
     named = {c: rank for c, rank in first.items() if c in resolved or _named(workload.programs[c])}

@@ -9,13 +9,14 @@ end of its users; persistent buffers have one generation that lives through the 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
 from ..errors import InvalidProgram
-from .digest import Body, Digest, Key, Site
+from .digest import Body, Form, Key, Site, digests
 from .ops import Op
 from .text import describe
 from .workload import Call, IntArray, Program
@@ -68,12 +69,13 @@ class Resolved:
 class _Resolver:
     """State of one pass over the calls."""
 
-    def __init__(self, program: Program) -> None:
-        self.program, self.reader = program, Digest(program)
-        lengths = np.array([self.reader.bodies[c.body].length for c in program.calls], dtype=np.int64)
-        self.start = np.concatenate([[0], np.cumsum(lengths)])
-        bodies = [self.reader.bodies[c.body] for c in program.calls]
+    def __init__(self, program: Program, known: MutableMapping[Form, tuple[Body, ...]]) -> None:
+        self.program = program
+        self.bodies, self.names = digests(program, known)
+        bodies = [self.bodies[c.body] for c in program.calls]
+        self.start = np.cumsum([0, *(body.length for body in bodies)], dtype=np.int64)
         self.stream = np.concatenate([b.stream for b in bodies]) if bodies else np.zeros(0, dtype=np.int64)
+        self.begin: list[int] = self.start.tolist()
         self.streams: list[int] = self.stream.tolist()
         self.edges: dict[int, list[int]] = {}
         self.generations: list[tuple[int, int, int]] = []  # buffer, microbatch, birth
@@ -82,15 +84,16 @@ class _Resolver:
         self.writer: dict[Key, int] = {}
         self.readers: dict[Key, list[int]] = {}
         self.tail: dict[int, int] = {}
-        self.known: list[dict[int, int]] = [{} for _ in self.reader.streams]
+        self.known: list[dict[int, int]] = [{} for _ in self.names]
         self.windows: dict[str, list[list[int]]] = {}
-        self.loud = {name: any(site.persistent for site in body.sites) for name, body in self.reader.bodies.items()}
-        self.touched: Counter[int] = Counter()  # calls that touched persistent buffers on one stream; -1: on several
+        self.loud = {name: any(site.persistent for site in body.sites) for name, body in self.bodies.items()}
+        self.touched: dict[int, int] = {}  # calls that touched persistent buffers on one stream; -1: on several
+        self.touches = 0  # of all of them
         self.heard: dict[str, int] = {}  # per body: what the others had touched when its own touches were last looked at
         self.pending: dict[str, int] = {}  # per body the call whose touches are put off, in order of the calls
-        for name, buffer in program.buffers.items():
+        for number, buffer in enumerate(program.buffers.values()):
             if buffer.persistent:
-                self._born((self.reader.names[name], -1), -1, 0)
+                self._born((number, -1), -1, 0)
 
     def _born(self, key: Key, op: int, stream: int) -> int:
         self.generation[key] = g = len(self.generations)
@@ -99,15 +102,15 @@ class _Resolver:
         return g
 
     def run(self) -> None:
-        for c, call in enumerate(self.program.calls):
-            body = self.reader.bodies[call.body]
-            self._call(c, call, body.noisy if self._quiet(c, call.body, body) else body.sites)
+        for c, (start, call) in enumerate(zip(self.begin, self.program.calls, strict=False)):
+            body = self.bodies[call.body]
+            self._call(start, call, body.noisy if self._quiet(c, call.body, body) else body.sites)
             for stream, position in body.tails.items():
-                self.tail[stream] = int(self.start[c]) + position
+                self.tail[stream] = start + position
         self._flush()
 
-    def _call(self, c: int, call: Call, sites: tuple[Site, ...]) -> None:
-        start, slots = int(self.start[c]), (*call.microbatches, -1)
+    def _call(self, start: int, call: Call, sites: tuple[Site, ...]) -> None:
+        slots = (*call.microbatches, -1)
         for site in sites:
             self._visit(start, site, slots)
 
@@ -119,11 +122,14 @@ class _Resolver:
         if not body.quiet:
             if self.loud[name]:
                 self._flush()
-                self.touched[-1] += 1
+                self.touched[-1] = self.touched.get(-1, 0) + 1
+                self.touches += 1
             return False
         stream = body.quiet[0].stream
-        others = self.touched.total() - self.touched[stream]
-        self.touched[stream] += 1
+        mine = self.touched.get(stream, 0)
+        others = self.touches - mine
+        self.touched[stream] = mine + 1
+        self.touches += 1
         if self.heard.get(name) == others:
             self.pending.pop(name, None)
             self.pending[name] = c
@@ -136,17 +142,16 @@ class _Resolver:
         """Make up for the touches that were put off, in order."""
         pending, self.pending = self.pending, {}
         for name, c in pending.items():
-            self._call(c, self.program.calls[c], self.reader.bodies[name].quiet)
+            self._call(self.begin[c], self.program.calls[c], self.bodies[name].quiet)
 
     def _visit(self, start: int, site: Site, slots: tuple[int, ...]) -> None:
-        op, position, stream, reads, fresh, updated, fences = site
+        position, stream, window, reads, fresh, updated, fences = site
         i, waits, generation, writer, readers = start + position, list[int](), self.generation, self.writer, self.readers
         for buffer, slot, _ in reads:
             key = (buffer, slots[slot])
-            g = generation.get(key)
-            if g is None:
-                raise InvalidProgram(f"{describe(op, slots[:-1])} reads {self._name(key)} before anything wrote it")
-            self.users[g][stream] = i
+            if key not in generation:
+                self._unwritten(key, i)
+            self.users[generation[key]][stream] = i
             if key in writer:
                 waits.append(writer[key])
             if key in readers:
@@ -173,8 +178,8 @@ class _Resolver:
                 waits.append(start + at)
             elif fence in self.tail:
                 waits.append(self.tail[fence])
-        if op.window:
-            waits += self._window(op.window, born)
+        if window:
+            waits += self._window(window, born)
         if waits:
             self._wait(i, stream, waits)
 
@@ -205,7 +210,7 @@ class _Resolver:
             calls.setdefault(call.body, []).append(c)
         out = [np.zeros((0, 4), dtype=np.int64)]
         for name, used in calls.items():
-            template: IntArray = getattr(self.reader.bodies[name], which)
+            template: IntArray = getattr(self.bodies[name], which)
             if len(template):
                 slots = np.array([(*self.program.calls[c].microbatches, -1) for c in used], dtype=np.int64)  # slot -1 is the last entry
                 rows = np.repeat(template[None], len(used), axis=0)
@@ -217,24 +222,25 @@ class _Resolver:
     def _saved(self) -> tuple[IntArray, IntArray]:
         """Generations of buffers that stay on one stream but outlive a call: (buffer, microbatch, birth) and their last users."""
         rows = self._rows("saved", 3)
-        rows = rows[np.lexsort((rows[:, 2], rows[:, 1], rows[:, 0]))]
         if not len(rows):
             return rows[:, :3], rows[:, 2]
-        first = np.ones(len(rows), dtype=bool)
-        first[1:] = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
-        orphans = rows[first & (rows[:, 3] == 0)]
+        n, span = len(self.stream), int(rows[:, 1].max()) + 2
+        touches = np.sort(((rows[:, 0] * span + rows[:, 1] + 1) * n + rows[:, 2]) * 2 + rows[:, 3])  # one number each: buffer, microbatch, instance, fresh
+        keys, instances, fresh = touches // (2 * n), touches // 2 % n, (touches & 1).astype(bool)
+        first = np.append(True, keys[1:] != keys[:-1])
+        orphans = np.flatnonzero(first & ~fresh)
         if len(orphans):
-            self._unwritten(orphans[orphans[:, 2].argmin()])
-        births = np.nonzero(rows[:, 3])[0]
-        last = np.append(births[1:], len(rows)) - 1
-        return rows[births, :3], rows[last, 2]
+            at = orphans[instances[orphans].argmin()]
+            self._unwritten((int(keys[at] // span), int(keys[at] % span) - 1), int(instances[at]))
+        births = np.flatnonzero(fresh)
+        last = np.append(births[1:], len(touches)) - 1
+        return np.stack((keys[births] // span, keys[births] % span - 1, instances[births]), axis=1), instances[last]
 
-    def _unwritten(self, row: IntArray) -> None:
-        buffer, microbatch, instance = (int(x) for x in row[:3])
+    def _unwritten(self, key: Key, instance: int) -> NoReturn:
         at = int(np.searchsorted(self.start, instance, side="right")) - 1
         call = self.program.calls[at]
         op = self.program.bodies[call.body][instance - int(self.start[at])]
-        raise InvalidProgram(f"{describe(op, call.microbatches)} reads {self._name((buffer, microbatch))} before anything wrote it")
+        raise InvalidProgram(f"{describe(op, call.microbatches)} reads {self._name(key)} before anything wrote it")
 
     def columns(self) -> Resolved:
         n = int(self.start[-1])
@@ -250,7 +256,7 @@ class _Resolver:
             program=self.program,
             call=np.repeat(np.arange(len(lengths)), lengths),
             position=np.arange(n) - np.repeat(self.start[:-1], lengths),
-            streams=tuple(self.reader.streams),
+            streams=self.names,
             stream=self.stream,
             edge_start=np.concatenate([[0], np.cumsum(counts)]),
             edges=np.array([e for i in sorted(self.edges) for e in self.edges[i]], dtype=np.int64),
@@ -263,8 +269,11 @@ class _Resolver:
         )
 
 
-def resolve(program: Program) -> Resolved:
-    """Edges and lifetimes of a Program. Raises InvalidProgram for a read of something never written and for names without meaning."""
-    resolver = _Resolver(program)
+def resolve(program: Program, known: MutableMapping[Form, tuple[Body, ...]] | None = None) -> Resolved:
+    """Edges and lifetimes of a Program; of several that are much alike, with one `known` for all of them, sooner.
+
+    Raises InvalidProgram for a read of something never written and for names without meaning.
+    """
+    resolver = _Resolver(program, {} if known is None else known)
     resolver.run()
     return resolver.columns()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .ops import DTYPE_BYTES, Buffer, Compute, Op, Ref
 
 if TYPE_CHECKING:
+    from .digest import Body, Form
     from .edges import Resolved
 
 IntArray = NDArray[np.int64]
@@ -50,6 +51,14 @@ class Program:
         from .edges import resolve
 
         return resolve(self)
+
+    def resolve(self, known: MutableMapping[Form, tuple[Body, ...]]) -> Resolved:
+        """`resolved`, with what is `known` of Programs like it. Raises InvalidProgram."""
+        from .edges import resolve
+
+        if "resolved" not in self.__dict__:
+            self.__dict__["resolved"] = resolve(self, known)
+        return self.resolved
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the text, not what is derived from it."""

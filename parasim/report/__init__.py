@@ -4,7 +4,6 @@ from .accounting import NAMES, Gap, RankTimes, Window, rank_gaps, rank_times, st
 from .advice import Tried, doesnotfit
 from .network import LinkUse, link_series, link_use
 from .summary import summarize
-from .text import render
 from .values import Engine, MemorySummary, Report, Stage, StepTimes
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "link_use",
     "rank_gaps",
     "rank_times",
-    "render",
     "step_window",
     "summarize",
 ]
