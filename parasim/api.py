@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +53,16 @@ BACKWARD_ORDERS = ("increasing", "decreasing")
 
 @dataclass(frozen=True)
 class Result:
-    """A simulated step: the run, its Workload, Timeline and Report."""
+    """A simulated step: the run, its Workload, Timeline and Report (made when it is first asked for)."""
 
     run: Run
     workload: Workload
     timeline: Timeline
-    report: Report
+
+    @cached_property
+    def report(self) -> Report:
+        """Where the time and the memory of the step go. Raises Refused for a timeline without ops."""
+        return summarize(self.timeline, self.run)
 
     def write_html(self, path: Path | str, other: Result | None = None) -> Path:
         """Write the page with the interactive timeline, alone or against another result; the path. Raises Malformed where it cannot be written."""
@@ -82,13 +87,13 @@ class Result:
 
 
 def simulate_run(run: Run, *, fold: bool = True) -> Result:
-    """Lower, simulate and summarise a run; wall-clock seconds go to the report only, so that equal inputs give equal Timelines."""
+    """Lower and simulate a run; wall-clock seconds go to the report only, so that equal inputs give equal Timelines."""
     began = time.perf_counter()
     workload = lower(run.plan)
     lowered = time.perf_counter()
     timeline = simulate(workload, run.cluster, run.profile, fold=fold)
     clocks = {"lowering_s": lowered - began, "wall_s": time.perf_counter() - lowered}
-    return Result(run, workload, timeline, summarize(timeline.with_meta(**clocks), run))
+    return Result(run, workload, timeline.with_meta(**clocks))
 
 
 def require_fit(result: Result) -> None:
@@ -110,7 +115,7 @@ def writable(directory: Path) -> Path:
 
 
 def write_results(result: Result, directory: Path, artist: Artist | None = None) -> list[Path]:
-    """Write RESULTS into `directory`; each file replaces the old one only when all are whole. `artist` draws while the trace is written.
+    """Write RESULTS into `directory`; each file replaces the old one only when all are whole. `artist` draws while the others are written.
 
     Raises Malformed where the disk is full or cannot be written.
     """
@@ -120,13 +125,13 @@ def write_results(result: Result, directory: Path, artist: Artist | None = None)
     try:
         with tempfile.TemporaryDirectory(dir=directory, prefix=".parasim-") as name:
             scratch = Path(name)
-            (scratch / "report.json").write_text(as_json(result.report.to_json()) + "\n", encoding="utf-8")
-            result.timeline.save(scratch / "timeline.npz")
             pictures = [Picture("gantt", scratch / "timeline.png", result.run.name), Picture("memory", scratch / "memory.png")]
             if artist is not None:
-                artist.begin(scratch / "timeline.npz", pictures, DPI)
+                artist.begin(result.timeline, scratch / "timeline.pickle", pictures, DPI)
+            (scratch / "report.json").write_text(as_json(result.report.to_json()) + "\n", encoding="utf-8")
+            result.timeline.save(scratch / "timeline.npz")
             write_perfetto(result.timeline, scratch / "trace.pftrace")
-            artist.finish() if artist is not None else draw(scratch / "timeline.npz", pictures, DPI)
+            artist.finish() if artist is not None else draw(result.timeline, pictures, DPI)
             for file in RESULTS:
                 os.replace(scratch / file, directory / file)
     except OSError as e:

@@ -135,10 +135,23 @@ def _finite(times: Floats) -> Floats:
 def _curve(rows: Births, rank: int) -> MemoryCurve:
     last = _instants(rows.time)
     by_category = np.zeros((len(last), len(CATEGORIES)))
-    for c in range(len(CATEGORIES)):
+    for c in np.flatnonzero(np.bincount(rows.category, minlength=1)).tolist():
         by_category[:, c] = np.cumsum(np.where(rows.category == c, rows.delta, 0.0))[last]
     times = _finite(rows.time[last])
     return MemoryCurve(rank, times, by_category)
+
+
+def thinned(values: Floats, points: int) -> NDArray[np.int64]:
+    """Where a curve of more than 2 `points` entries is looked at: the first and, of each of `points` runs of neighbours, the highest and the last."""
+    if len(values) <= 2 * points:
+        return np.arange(len(values))
+    size, more = divmod(len(values), points)
+    begins = np.arange(points) * size + np.minimum(np.arange(points), more)
+    ends = np.append(begins[1:], len(values))
+    high = np.flatnonzero(values == np.repeat(np.maximum.reduceat(values, begins), ends - begins))
+    chosen = np.zeros(len(values), dtype=bool)
+    chosen[0] = chosen[high[np.searchsorted(high, begins)]] = chosen[ends - 1] = True
+    return np.flatnonzero(chosen)
 
 
 def memory_bound(resolved: Resolved) -> float:

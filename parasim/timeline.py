@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-VERSION = 3
+VERSION = 4
 COMPUTE, COLLECTIVE, P2P = 0, 1, 2
 KINDS = ("compute", "collective", "p2p")
 
@@ -271,6 +271,12 @@ class Timeline:
         from .timeline_files import load
 
         return load(Path(path))
+
+
+def without_flows(timeline: Timeline, parts: Sequence[Part] | None = None) -> Timeline:
+    """The same without what is on the links; with other `parts`, where they are given."""
+    fields = ("representative", "streams", "phases", "buffers", "links", "meta")
+    return Timeline.of_parts(timeline.parts if parts is None else parts, flows=np.zeros(0, dtype=FLOWS), **{name: getattr(timeline, name) for name in fields})
 
 
 def _cut(timeline: Timeline) -> list[Part]:

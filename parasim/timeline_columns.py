@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .program.edges import Resolved
 from .program.ops import AXES, CATEGORIES, Collective, Compute, Op
 from .program.workload import Program
-from .timeline import COLLECTIVE, COMPUTE, FIXED, FLOWS, NO_LIVES, OPS, P2P, Lives, Part, Script, Timeline
+from .timeline import COLLECTIVE, COMPUTE, FIXED, NO_LIVES, OPS, P2P, Lives, Part, Script, Timeline, without_flows
 
 AXIS: Mapping[str | None, int] = {name: i for i, name in enumerate(AXES)}
 CATEGORY: Mapping[str | None, int] = {name: i for i, name in enumerate(CATEGORIES)}
@@ -88,14 +88,13 @@ def merged(timeline: Timeline) -> Timeline:
             known[id(part.script)] = _coarse(part.script)
         coarse, first, last = known[id(part.script)]
         parts.append(Part(part.rank, coarse, part.ready[first], part.start[first], part.end[last]))
-    fields = ("representative", "streams", "phases", "buffers", "links", "meta")
-    return Timeline.of_parts(parts, flows=np.zeros(0, dtype=FLOWS), **{name: getattr(timeline, name) for name in fields})
+    return without_flows(timeline, parts)
 
 
 def _coarse(whole: Script) -> tuple[Script, NDArray[np.int64], NDArray[np.int64]]:
     """A Script with merged rows, and of every such row the first and the last op."""
     columns = whole.columns
-    order = np.lexsort((columns["op"], columns["stream"]))
+    order = np.argsort(columns["stream"], kind="stable")  # ops are in order of their numbers
     new = np.ones(len(order), dtype=bool)
     new[1:] = columns["kind"][order][1:] == P2P
     for name in ("stream", "phase", "stage", "microbatch", "step"):
@@ -109,6 +108,6 @@ def _coarse(whole: Script) -> tuple[Script, NDArray[np.int64], NDArray[np.int64]
     rows = {name: values[first[turn]] for name, values in columns.items()}
     rows["bytes"] = np.add.reduceat(columns["bytes"][order], begins)[turn] if len(begins) else rows["bytes"]
     rows["layer"] = np.full(len(begins), -1, dtype=np.int32)
-    pairs = np.unique(np.stack([place[whole.waiting], place[whole.awaited]], axis=1), axis=0).astype(np.int32)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    return Script(rows, pairs[:, 0], pairs[:, 1], NO_LIVES), first[turn], last[turn]
+    waiting, awaited = np.divmod(np.unique(place[whole.waiting] * len(order) + place[whole.awaited]), max(len(order), 1))
+    apart = waiting != awaited
+    return Script(rows, waiting[apart].astype(np.int32), awaited[apart].astype(np.int32), NO_LIVES), first[turn], last[turn]

@@ -35,6 +35,7 @@ FORM: Mapping[str, np.dtype[Any]] = {
     **{f"parts.{n}": np.dtype("f8") for n in ("ready", "start", "end")},
     **{f"memory.{n}": MEMORY[n] for n in MEMORY.names or ()},
 }
+GROWING = ("flows.op", "scripts.op", "scripts.lives.birth", "scripts.lives.first", "scripts.lives.users")  # written as differences, which are small
 PLAIN = ("parts.start", "parts.end", "flows.start", "flows.end")  # seconds hardly shrink
 EPOCH = (1980, 1, 1, 0, 0, 0)  # of every member: equal timelines are equal files
 
@@ -48,7 +49,8 @@ def save(timeline: Timeline, path: Path) -> None:
         with ZipFile(draft, "w") as file:
             _put(file, "header", np.frombuffer(json.dumps(header).encode(), dtype=np.uint8))
             for name, values in _columns(timeline).items():
-                _put(file, name, np.ascontiguousarray(values, dtype=FORM[name]))
+                column = np.ascontiguousarray(values, dtype=FORM[name])
+                _put(file, name, np.diff(column, prepend=column.dtype.type(0)) if name in GROWING else column)
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
@@ -167,7 +169,7 @@ def _checked(z: Any) -> Columns:
     for name, rows in lengths.items():
         if len(columns[name]) != rows:
             raise _Wrong(f"column {name} has {len(columns[name])} rows, not {rows}")
-    return columns
+    return columns | {name: np.cumsum(columns[name], dtype=FORM[name]) for name in GROWING}
 
 
 def _parts(columns: Columns) -> list[Part]:

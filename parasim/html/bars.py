@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..memory import memory_curve, memory_peaks
+from ..memory import memory_curve, memory_peaks, thinned
 from ..program.ops import COMPUTE as COMPUTE_STREAM
 from ..report import Window, rank_gaps
 from ..report.folding import ranges
@@ -142,10 +142,7 @@ class Bars:
     def _memory(self, rank: int, points: int, parts: dict[str, list[NDArray[Any]]]) -> int:
         """The curve, thinned to the highest and the last of runs of neighbours: the peak stays."""
         curve = memory_curve(self.side.timeline, rank)
-        total = curve.total
-        at = np.arange(len(total))
-        if len(at) > 2 * points:
-            at = np.unique([0, *(i for run in np.array_split(at, points) for i in (run[np.argmax(total[run])], run[-1]))])
+        at = thinned(curve.total, points)
         parts["memory_time"].append(curve.times[at])
         parts["memory"].append(curve.by_category[at])
         return len(at)

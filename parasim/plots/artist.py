@@ -1,12 +1,14 @@
-"""An artist: a process that loads the drawing libraries while its parent simulates, and then draws a saved timeline.
+"""An artist: a process that loads the drawing libraries while its parent simulates, and then draws a timeline.
 
-Talk over pipes: one JSON line in, {"timeline": path, "pictures": [[kind, path, title], ...], "dpi": n}, one line out, "done" or what went wrong. When
-its parent ends the artist reads end of file and ends too; it is in a session of its own, so that an interrupt of the parent does not reach it.
+Talk over pipes: one JSON line in, {"timeline": path, "pictures": [[kind, path, title], ...], "dpi": n}, one line out, "done" or what went wrong. The
+timeline is a pickle that the parent has just written, without its flows: packing it as a saved one takes as long as a picture. When its parent ends
+the artist reads end of file and ends too; it is in a session of its own, so that an interrupt of the parent does not reach it.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
+
+from ..timeline import Timeline, without_flows
 
 QUICK = {"compress_level": 3}  # PNG: a third larger than the default 6, in half the time
 PATIENCE = 60.0  # seconds
@@ -50,11 +54,13 @@ class Artist:
             self.process.kill()
             self.process.communicate()
 
-    def begin(self, timeline: Path, pictures: Sequence[Picture], dpi: int) -> None:
-        """Ask for pictures of a saved timeline."""
+    def begin(self, timeline: Timeline, scratch: Path, pictures: Sequence[Picture], dpi: int) -> None:
+        """Ask for pictures of a timeline, which goes over in the file `scratch`. Raises OSError where that cannot be written."""
         self.asked = (timeline, list(pictures), dpi)
         if self.process is not None and self.process.stdin is not None:
-            line = json.dumps({"timeline": str(timeline), "pictures": [[p.kind, str(p.path), p.title] for p in pictures], "dpi": dpi})
+            with open(scratch, "wb") as file:
+                pickle.dump(without_flows(timeline), file, protocol=pickle.HIGHEST_PROTOCOL)
+            line = json.dumps({"timeline": str(scratch), "pictures": [[p.kind, str(p.path), p.title] for p in pictures], "dpi": dpi})
             try:
                 self.process.stdin.write(line + "\n")
                 self.process.stdin.flush()
@@ -73,14 +79,12 @@ class Artist:
             draw(*self.asked)
 
 
-def draw(timeline: Path, pictures: Sequence[Picture], dpi: int) -> None:
+def draw(timeline: Timeline, pictures: Sequence[Picture], dpi: int) -> None:
     """Draw in this process."""
     from .. import plots
-    from ..timeline import Timeline
 
-    loaded = Timeline.load(timeline)
     for picture in pictures:
-        figure = getattr(plots, picture.kind)(loaded, title=picture.title)
+        figure = getattr(plots, picture.kind)(timeline, title=picture.title)
         figure.savefig(picture.path, dpi=dpi, pil_kwargs=QUICK)
 
 
@@ -93,7 +97,8 @@ def serve() -> None:
     line = sys.stdin.readline()
     if line:
         asked = json.loads(line)
-        draw(Path(asked["timeline"]), [Picture(kind, Path(path), title) for kind, path, title in asked["pictures"]], asked["dpi"])
+        timeline: Timeline = pickle.loads(Path(asked["timeline"]).read_bytes())
+        draw(timeline, [Picture(kind, Path(path), title) for kind, path, title in asked["pictures"]], asked["dpi"])
         sys.stdout.write("done\n")
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import Malformed
-from ..memory import memory_curve
+from ..memory import memory_curve, thinned
 from ..program.ops import AXES
 from ..report.labels import op_names
 from ..timeline import COMPUTE, KINDS, Timeline
 from ..timeline_columns import merged
-from .perfetto_export import MOST, thinned, tracks
+from .perfetto_export import MOST, tracks
 
 MICROSECONDS = 1e6
 INSIDE = 1e-3  # microseconds before its end at which an arrow leaves an op
@@ -85,5 +85,5 @@ def _arrow(phase: str, number: int, place: list[int], at: float) -> dict[str, An
 
 def _memory(timeline: Timeline, rank: int) -> Iterator[dict[str, Any]]:
     curve = memory_curve(timeline, rank)
-    for i in thinned(curve.total, np.arange(len(curve.total)), POINTS).tolist():
+    for i in thinned(curve.total, POINTS).tolist():
         yield {"ph": "C", "name": "memory", "pid": rank, "ts": max(float(curve.times[i]), 0.0) * MICROSECONDS, "args": {"bytes": float(curve.total[i])}}

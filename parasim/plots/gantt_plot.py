@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.path import Path
@@ -19,22 +20,27 @@ from ..program.ops import COMPUTE as COMPUTE_STREAM
 from ..report import NAMES, rank_gaps, step_window
 from ..report.keys import row_keys
 from ..report.lanes import lane_of, rank_per_stage, runs
-from ..timeline import COMPUTE, Timeline
+from ..timeline import COMPUTE, OPS, Timeline
 from ..units import format_seconds
 from . import style
 
 WIDTH = 14.0  # inches
+ABOVE, BELOW = 0.62, 0.78  # room for the title, and for the scale and the legend
 MAIN = 0.36  # height of the compute lane, in inches, as all heights
 LANE = 0.085  # of the lane of another stream
 SPACE = 0.13  # between ranks
 TALLEST = 30.0  # the whole picture; more ranks get less each
 OUTLINE = 0.4  # points
 STRIP = 0.35  # of a box, for the transfers that interrupt it
-DENSE = 4000  # boxes of one look beyond which they have no outline and are blended, not snapped to pixels
+DENSE = 4000  # boxes of one look beyond which they are drawn as strips: what share of each of COLUMNS moments they cover
+COLUMNS = 4096
 MOST_NUMBERS = 3000
 MOST_LANE_NAMES = 12  # ranks
 MERGED = 200  # rectangles per path: agg still snaps a path of 1024 points to pixels
 POINTS = 6.5  # size of the numbers in the boxes
+DRAWN = ("kind", "stream", "phase", "axis", "stage", "microbatch", "step", "start", "end")
+
+Columns = Mapping[str, NDArray[Any]]
 
 
 def gantt(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "") -> Figure:
@@ -44,27 +50,33 @@ def gantt(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "
     the title gives the durations of the ops. Raises Malformed for a rank that is not in the timeline, Refused for one without ops.
     """
     window = step_window(timeline)
-    shown = rank_per_stage(timeline) if ranks is None else _checked(timeline, ranks)
+    shown = {r: _ops(timeline, r) for r in (rank_per_stage(timeline) if ranks is None else _checked(timeline, ranks))}
     scale, unit = style.time_unit(timeline.makespan)
     lanes = _lanes(timeline, shown)
     pitch = MAIN + LANE * len(lanes) + SPACE
     tops = [pitch * i for i in range(len(shown))]
-    figure = style.new_figure(WIDTH, min(1.35 + pitch * len(shown), TALLEST))
+    figure = style.new_figure(WIDTH, min(ABOVE + BELOW + pitch * len(shown), TALLEST), constrained=False)
     axes = figure.add_subplot()
-    bars = _Bars(scale)
-    for top, rank in zip(tops, shown, strict=True):
-        _draw_rank(timeline, rank, top, lanes, bars)
+    bars = _Bars(scale, timeline.makespan / scale or 1.0)
+    for top, (rank, ops) in zip(tops, shown.items(), strict=True):
+        _draw_rank(timeline, rank, ops, top, lanes, bars)
     bars.draw(axes)
     axes.set_xlim(0, timeline.makespan / scale or 1.0)
     axes.set_ylim(pitch * len(shown) - SPACE / 2, -SPACE / 2)
     _number(timeline, shown, tops, axes, scale)
-    _label(timeline, shown, tops, axes)
-    _label_lanes(lanes, tops, axes)
+    names = _names(shown)
+    axes.set_yticks(np.array(tops) + MAIN / 2, names)
+    style.bare(axes)
+    axes.tick_params(axis="y", length=0)
+    named = lanes if len(tops) <= MOST_LANE_NAMES else []
+    _label_lanes(named, tops, axes)
     axes.set_xlabel(f"time ({unit})", fontsize=8, color=style.INK)
     if window.start > 0:
         axes.axvline(window.start / scale, color=style.INK, linewidth=0.8, linestyle=(0, (4, 3)))
     style.title(axes, f"{title or 'one step'}: {format_seconds(window.length)}", _caption(timeline))
     _legend(figure, bars)
+    left = 0.15 + style.width((line for name in names for line in name.split("\n")), 8)
+    style.margins(figure, left=left, right=0.15 + style.width(named, 5), top=ABOVE, bottom=BELOW)
     return figure
 
 
@@ -76,9 +88,20 @@ def _checked(timeline: Timeline, ranks: Sequence[int]) -> list[int]:
     return [int(r) for r in ranks]
 
 
-def _lanes(timeline: Timeline, ranks: Sequence[int]) -> list[str]:
+def _ops(timeline: Timeline, rank: int) -> Columns:
+    """What is drawn of the ops of a rank."""
+    part = timeline.part(rank)
+    return {name: np.zeros(0, dtype=OPS[name]) if part is None else part[name] for name in DRAWN}
+
+
+def _of(ops: Columns, rows: NDArray[Any]) -> Columns:
+    """Some of its rows."""
+    return {name: column[rows] for name, column in ops.items()}
+
+
+def _lanes(timeline: Timeline, shown: Mapping[int, Columns]) -> list[str]:
     """Kinds of streams beside the compute stream: `pp.send` holds every channel of `pp.send.*`."""
-    used = np.unique(np.concatenate([timeline.of(r)["stream"] for r in ranks]))
+    used = np.flatnonzero(np.bincount(np.concatenate([ops["stream"] for ops in shown.values()])))
     return sorted({lane_of(timeline.streams[s]) for s in used} - {COMPUTE_STREAM})
 
 
@@ -96,8 +119,8 @@ IDLE = _Style("idle", style.IDLE_COLOUR)
 class _Bars:
     """Collects rectangles by look and draws each look as one collection."""
 
-    def __init__(self, scale: float) -> None:
-        self.scale = scale
+    def __init__(self, scale: float, until: float) -> None:
+        self.scale, self.until = scale, until
         self.boxes: dict[tuple[_Style, str], list[NDArray[np.float64]]] = {}
 
     def add(self, look: _Style, starts: Any, ends: Any, top: float, height: float, outline: str = "white") -> None:
@@ -108,20 +131,37 @@ class _Bars:
             self.boxes.setdefault((look, outline), []).append(box)
 
     def draw(self, axes: Axes) -> None:
-        """Add the collections to `axes`."""
+        """Add them to `axes`, those of few boxes as collections and those of many as strips."""
         for (look, outline), parts in self.boxes.items():
-            box = np.concatenate(parts)
-            axes.add_collection(
-                PathCollection(
-                    _outlines(box),
-                    facecolors=look.colour,
-                    edgecolors=outline or "none",
-                    linewidths=OUTLINE if outline and len(box) < DENSE else 0.0,
-                    snap=None if outline and len(box) < DENSE else False,
-                    rasterized=len(box) > 5 * DENSE,
-                ),
-                autolim=False,
-            )
+            if sum(map(len, parts)) >= DENSE:
+                self._strips(axes, look, parts)
+            else:
+                boxes = _outlines(np.concatenate(parts))
+                width, snap = (OUTLINE, None) if outline else (0.0, False)
+                collection = PathCollection(boxes, facecolors=look.colour, edgecolors=outline or "none", linewidths=width, snap=snap)
+                axes.add_collection(collection, autolim=False)
+
+    def _strips(self, axes: Axes, look: _Style, parts: list[NDArray[np.float64]]) -> None:
+        """One image for each lane, as opaque at every moment as the share of it that is covered."""
+        lanes: dict[tuple[float, float], list[NDArray[np.float64]]] = {}
+        for part in parts:
+            lanes.setdefault((part[0, 2], part[0, 3]), []).append(part[:, :2])
+        for (top, bottom), spans in lanes.items():
+            starts, ends = np.concatenate(spans).T / self.until
+            strip = np.empty((1, COLUMNS, 4))
+            strip[:] = to_rgba(look.colour)
+            strip[0, :, 3] = covered(starts, ends, COLUMNS)
+            axes.imshow(strip, extent=(0.0, self.until, bottom, top), aspect="auto", zorder=1)
+
+
+def covered(starts: NDArray[np.float64], ends: NDArray[np.float64], columns: int) -> NDArray[np.float64]:
+    """The share of each of `columns` equal parts of [0, 1] that the intervals from `starts` to `ends` cover, if no two of them overlap; float[columns]."""
+    grid = np.arange(columns + 1) / columns
+    passed = np.zeros(columns + 1)
+    for edges, sign in ((np.sort(starts), 1.0), (np.sort(ends), -1.0)):
+        before = np.searchsorted(edges, grid)
+        passed += sign * (before * grid - np.concatenate([[0.0], np.cumsum(edges)])[before])
+    return np.clip(np.diff(passed) * columns, 0.0, 1.0)
 
 
 def _outlines(box: NDArray[np.float64]) -> list[Path]:
@@ -133,20 +173,21 @@ def _outlines(box: NDArray[np.float64]) -> list[Path]:
     return [Path(piece.reshape(-1, 2), np.tile(codes, len(piece))) for piece in pieces]
 
 
-def _draw_rank(timeline: Timeline, rank: int, top: float, lanes: list[str], bars: _Bars) -> None:
-    ops = timeline.of(rank)
+def _draw_rank(timeline: Timeline, rank: int, ops: Columns, top: float, lanes: list[str], bars: _Bars) -> None:
     main = ops["stream"] == (timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else -1)
     _draw_gaps(timeline, rank, top, bars)
-    _draw_compute(timeline, ops[main], top, bars)
-    for look, rows in _transfers(ops[~main]):
-        lane = np.array([lanes.index(lane_of(timeline.streams[s])) for s in rows["stream"]])
+    _draw_compute(timeline, _of(ops, main), top, bars)
+    places = {lane: k for k, lane in enumerate(lanes)}
+    place = np.array([places.get(lane_of(name), -1) for name in timeline.streams])
+    for look, rows in _transfers(_of(ops, ~main)):
+        lane = place[rows["stream"]]
         for k in np.unique(lane):
             bars.add(look, rows["start"][lane == k], rows["end"][lane == k], top + MAIN + LANE * (k + 0.15), 0.85 * LANE, look.colour)
 
 
-def _draw_compute(timeline: Timeline, queue: NDArray[Any], top: float, bars: _Bars) -> None:
+def _draw_compute(timeline: Timeline, queue: Columns, top: float, bars: _Bars) -> None:
     """Runs of the compute stream that work on one microbatch without a gap are one box; transfers inside a run are a strip at its foot."""
-    if not len(queue):
+    if not len(queue["start"]):
         return
     first, starts, ends, computes, run = runs(queue)
     phases = queue["phase"][first]
@@ -170,28 +211,29 @@ def _phase(name: str) -> _Style:
     return _Style(style.PHASE_NAMES.get(name, name), style.PHASE_COLOURS.get(name, style.OTHER_COLOUR))
 
 
-def _transfers(ops: NDArray[Any], *columns: NDArray[np.bool_]) -> list[Any]:
+def _transfers(ops: Columns, *columns: NDArray[np.bool_]) -> list[Any]:
     """(look, rows, their entries in `columns`) of the transfers of each axis."""
-    chosen = [(axis, (ops["kind"] != COMPUTE) & (ops["axis"] == axis)) for axis in np.unique(ops["axis"])]
+    transfer = ops["kind"] != COMPUTE
+    chosen = [(axis, transfer & (ops["axis"] == axis)) for axis in (np.flatnonzero(np.bincount(ops["axis"] + np.int8(1))) - 1).tolist()]
     looks = [(_Style(f"{NAMES[axis]} transfer", style.AXIS_COLOURS[NAMES[axis]]), mine) for axis, mine in chosen]
-    return [(look, ops[mine], *(c[mine] for c in columns)) for look, mine in looks]
+    return [(look, _of(ops, mine), *(c[mine] for c in columns)) for look, mine in looks]
 
 
-def _number(timeline: Timeline, ranks: Sequence[int], tops: Sequence[float], axes: Axes, scale: float) -> None:
+def _number(timeline: Timeline, shown: Mapping[int, Columns], tops: Sequence[float], axes: Axes, scale: float) -> None:
     """The microbatch in the middle of its work, where the box is wide enough for the digits."""
     inch = (timeline.makespan / scale or 1.0) / (0.9 * WIDTH)
     placed = []
-    for top, rank in zip(tops, ranks, strict=True):
-        ops = timeline.of(rank)
-        main = timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else -1
+    main = timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else -1
+    for top, ops in zip(tops, shown.values(), strict=True):
         foot = STRIP if ((ops["stream"] == main) & (ops["kind"] != COMPUTE)).any() else 0.0
-        ops = ops[(ops["kind"] == COMPUTE) & (ops["microbatch"] >= 0)]
-        if not len(ops):
+        ops = _of(ops, (ops["kind"] == COMPUTE) & (ops["microbatch"] >= 0))
+        if not len(ops["start"]):
             continue
         key = row_keys(ops, ("step", "phase", "stage", "microbatch"))
         first = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
         starts, ends = ops["start"][first] / scale, np.maximum.reduceat(ops["end"], first) / scale
-        for a, b, i in zip(starts.tolist(), ends.tolist(), first.tolist(), strict=True):
+        wide = ends - starts >= (0.64 + 0.2) * POINTS / 72 * inch
+        for a, b, i in zip(starts[wide].tolist(), ends[wide].tolist(), first[wide].tolist(), strict=True):
             text = str(ops["microbatch"][i])
             if b - a >= (0.64 * len(text) + 0.2) * POINTS / 72 * inch:
                 placed.append(((a + b) / 2, top + MAIN * (1 - foot) / 2, text, timeline.phases[ops["phase"][i]]))
@@ -200,20 +242,15 @@ def _number(timeline: Timeline, ranks: Sequence[int], tops: Sequence[float], axe
         axes.text(x, y, text, ha="center", va="center_baseline", fontsize=POINTS, color=ink, clip_on=True)
 
 
-def _label(timeline: Timeline, ranks: Sequence[int], tops: Sequence[float], axes: Axes) -> None:
-    names = []
-    for rank in ranks:
-        ops = timeline.of(rank)
-        stages = [int(s) for s in np.unique(ops["stage"]) if s >= 0]
-        names.append(f"rank {rank}" + (f"\nstage {', '.join(map(str, stages))}" if stages else ""))
-    axes.set_yticks(np.array(tops) + MAIN / 2, names)
-    style.bare(axes)
-    axes.tick_params(axis="y", length=0)
+def _names(shown: Mapping[int, Columns]) -> list[str]:
+    """Every rank and its stages."""
+    stages = {rank: np.flatnonzero(np.bincount(ops["stage"] + 1)[1:]).tolist() for rank, ops in shown.items()}
+    return [f"rank {rank}" + (f"\nstage {', '.join(map(str, held))}" if held else "") for rank, held in stages.items()]
 
 
 def _label_lanes(lanes: list[str], tops: Sequence[float], axes: Axes) -> None:
     """Names of the thin lanes, small, at the right edge."""
-    for top in tops if len(tops) <= MOST_LANE_NAMES else ():
+    for top in tops:
         for k, lane in enumerate(lanes):
             at = (1.0, top + MAIN + LANE * (k + 0.58))
             axes.annotate(lane, at, xytext=(4, 0), xycoords=axes.get_yaxis_transform(), textcoords="offset points", fontsize=5, va="center", color=style.MUTED)
@@ -254,4 +291,4 @@ def _legend(figure: Figure, bars: _Bars) -> None:
     looks = sorted({look for look, _ in bars.boxes}, key=lambda s: (order.index(s.name) if s.name in order else len(order), s == IDLE, s.name))
     handles = [Patch(facecolor=s.colour, label=s.name) for s in looks]
     columns = min(len(handles), 11)
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False, handlelength=1.4, columnspacing=1.6)
+    figure.legend(handles=handles, loc="lower center", ncols=columns, fontsize=8, frameon=False, handlelength=1.4, columnspacing=1.6)

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from ..errors import Malformed
-from ..memory import MemoryPeak, memory_curve, memory_peaks
+from ..memory import MemoryPeak, memory_curve, memory_peaks, thinned
 from ..program.ops import CATEGORIES
 from ..report.lanes import stages_of
 from ..timeline import Timeline
@@ -19,8 +19,11 @@ from ..units import format_memory, format_seconds
 from . import style
 
 MOST_PANELS = 8
-POINTS = 1000  # per curve, more than a panel has pixels; where there are more they are thinned to the highest of their neighbours
+POINTS = 750  # per curve, as many as a panel has pixels; where there are more they are thinned to the highest of their neighbours and the last
+TICKS = 7  # at most, along each axis
 GB = 10**9
+
+Floats = NDArray[np.float64]
 
 
 def memory(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = "") -> Figure:
@@ -33,21 +36,21 @@ def memory(timeline: Timeline, ranks: Sequence[int] | None = None, title: str = 
     columns = 1 if len(shown) == 1 else 2
     rows = -(-len(shown) // columns)
     figure = style.new_figure(9.0 if columns == 1 else 13.0, 1.1 + (3.2 if rows == 1 else 2.3 * rows), constrained=False)
-    panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    panels = [figure.add_subplot(rows, columns, i + 1) for i in range(len(shown))]
     scale, unit = style.time_unit(timeline.makespan)
     capacity = timeline.meta.get("capacity_bytes")
     highest = max((peaks[int(timeline.representative[r])].nbytes for r in shown), default=0.0)
-    for axes, rank in zip(panels, shown, strict=False):
+    for i, (axes, rank) in enumerate(zip(panels, shown, strict=True)):
+        axes.set_xlim(0, timeline.makespan / scale or 1.0)
+        axes.set_ylim(0, _top(capacity, highest) / GB)
+        axes.locator_params(nbins=TICKS)
         _panel(axes, timeline, rank, peaks[int(timeline.representative[rank])], scale)
         _capacity_line(axes, capacity, highest)
-        axes.set_xlim(0, timeline.makespan / scale or 1.0)
-    for axes in panels[len(shown) :]:
-        axes.set_visible(False)
-    panels[0].set_ylim(0, _top(capacity, highest) / GB)
-    for axes in panels[max(len(shown) - columns, 0) : len(shown)]:
-        axes.tick_params(labelbottom=True)
+        axes.xaxis.set_visible(i >= len(shown) - columns)
+        axes.yaxis.set_visible(i % columns == 0)
+    for axes in panels[max(len(shown) - columns, 0) :]:
         axes.set_xlabel(f"time ({unit})", fontsize=8, color=style.INK)
-    for axes in panels[: len(shown) : columns]:
+    for axes in panels[::columns]:
         axes.set_ylabel("GB", fontsize=8, color=style.INK)
     figure.suptitle(title or _headline(peaks, shown, timeline), x=0.01, ha="left", fontsize=11, fontweight="bold", color=style.INK)
     used = [c for c in CATEGORIES if any(peaks[int(timeline.representative[r])].by_category[c] > 0 for r in shown)]
@@ -83,25 +86,24 @@ def _panel(axes: Axes, timeline: Timeline, rank: int, peak: MemoryPeak, scale: f
     style.bare(axes, keep=("bottom", "left"))
     stages = [int(s) for s in np.unique(timeline.of(rank)["stage"]) if s >= 0]
     name = f"rank {rank}" + (f", stage {', '.join(map(str, stages))}" if stages else "")
-    axes.set_title(f"{name}: peak {format_memory(round(peak.nbytes))} at {format_seconds(peak.time)}", loc="left", fontsize=8.5, color=style.INK)
+    axes.set_title(f"{name}: peak {format_memory(round(peak.nbytes))} at {format_seconds(peak.time)}", loc="left", y=1.0, fontsize=8.5, color=style.INK)
     if not len(curve.times):
         return
-    at = _thinned(curve.total)
+    at = thinned(curve.total, POINTS)
     times = np.append(curve.times[at], timeline.makespan) / scale
     stacked = np.cumsum(np.vstack((np.zeros(len(at)), curve.by_category[at].T)), axis=0) / GB
     stacked = np.hstack((stacked, stacked[:, -1:]))
     for i, category in enumerate(CATEGORIES):
         if curve.by_category[:, i].any():
-            axes.fill_between(times, stacked[i], stacked[i + 1], step="post", color=style.CATEGORY_COLOURS[category], linewidth=0)
+            axes.fill_between(*_steps(times, stacked[i], stacked[i + 1]), step="post", color=style.CATEGORY_COLOURS[category], linewidth=0)
     axes.plot(peak.time / scale, peak.nbytes / GB, marker="v", markersize=5, color=style.INK, clip_on=False)
 
 
-def _thinned(total: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Indices of the first entry and, of each of POINTS runs of neighbours, the highest and the last."""
-    at = np.arange(len(total))
-    if len(at) <= 2 * POINTS:
-        return at
-    return np.unique([0, *(i for run in np.array_split(at, POINTS) for i in (run[np.argmax(total[run])], run[-1]))])
+def _steps(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
+    """The entries at which either bound changes, and the last."""
+    kept = np.flatnonzero(np.concatenate([[True], (np.diff(low) != 0) | (np.diff(high) != 0)]))
+    kept = np.append(kept, len(times) - 1)
+    return times[kept], low[kept], high[kept]
 
 
 def _top(capacity: float | None, highest: float) -> float:

@@ -1,33 +1,37 @@
 """A Timeline as a Perfetto trace: open the file at https://ui.perfetto.dev.
 
 One process per kept rank, in it one track per stream with a slice per op (per call where there are very many), arrows along the edges,
-and counters of the memory in use.
+and counters of the memory in use. Numbers of fields are those of perfetto/trace/perfetto_trace.proto (github.com/google/perfetto).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import CounterDescriptor, TracePacket, TrackDescriptor, TrackEvent
-from perfetto.trace_builder.proto_builder import TraceProtoBuilder
 
 from ..errors import Malformed
-from ..memory import memory_curve
+from ..memory import memory_curve, thinned
 from ..program.ops import AXES, CATEGORIES
 from ..report.labels import op_names
 from ..report.lanes import apart
 from ..timeline import COMPUTE, KINDS, Timeline
 from ..timeline_columns import merged
+from .wire import Bytes, doubles, fixed, joined, message, nested, numbers, only, same
 
-SEQUENCE = 1
-CHUNK = 50_000  # packets held before they are written
 NANOSECONDS = 1e9
 MOST = 120_000  # slices; where there are more ops, those of one call are one slice
 VALUES = 100_000  # values of all counters together; each may have LEAST in any case
 LEAST = 200
+CLEARED, NEEDED = 1, 2  # sequence flags: names are told from here on; names that were told are used
+BEGIN, END, COUNTER = 1, 2, 4  # types of events
+EXPLICIT = 3  # tracks in the order that they ask for
+BYTES = 3  # a unit
+SEQUENCE = {"f10": 1}  # of packets: this one
+NAMES_OF_NOTES = ("bytes", "stage", "waited for partners, s")
 
 
 def write(timeline: Timeline, path: str | Path) -> None:
@@ -37,138 +41,117 @@ def write(timeline: Timeline, path: str | Path) -> None:
     """
     try:
         with open(path, "wb") as file:
-            _Trace(timeline, file).write()
+            for packets in _Trace(timeline).packets():
+                file.write(packets)
     except OSError as e:
         raise Malformed(f"{path}: cannot be written ({e.strerror})") from e
 
 
 class _Trace:
-    """Builds packets and writes them in chunks: concatenated serialised traces are one trace."""
+    """Makes packets, rank by rank: concatenated traces are one trace."""
 
-    def __init__(self, timeline: Timeline, file: IO[bytes]) -> None:
+    def __init__(self, timeline: Timeline) -> None:
         self.whole = timeline
         self.timeline = merged(timeline) if sum(map(len, timeline.parts)) > MOST else timeline
         self.points = max(LEAST, VALUES // (max(1, len(timeline.parts)) * (len(CATEGORIES) + 1))) // 2
-        self.file = file
-        self.builder = TraceProtoBuilder()
-        self.held = 0
+        self.many = timeline.multiplicity
         self.tracks = 0
 
-    def write(self) -> None:
+    def packets(self) -> Iterator[bytes]:
         timeline = self.timeline
         names = op_names(timeline)
-        distinct = list(dict.fromkeys(names))
-        self._intern(distinct)
-        number = {name: i + 1 for i, name in enumerate(distinct)}
-        iids = [number[name] for name in names]
+        number = {name: i for i, name in enumerate(dict.fromkeys(names), 1)}
+        yield _names(list(number), timeline)
+        name = np.array([number[one] for one in names], dtype=np.int64)
         leaving, entering = _arrows(timeline)
-        ranks = timeline.ranks
-        low, high = np.searchsorted(timeline.ops["rank"], ranks, "left"), np.searchsorted(timeline.ops["rank"], ranks, "right")
-        for order, (rank, a, b) in enumerate(zip(ranks, low, high, strict=True)):
-            process = self._process(rank, order)
-            for position, (name, rows) in enumerate(tracks(timeline, a, b)):
-                self._slices(rows, self._track(process, name, position), iids, leaving, entering)
-            self._memory(rank, process)
-        self._flush()
+        low = 0
+        for order, part in enumerate(timeline.parts):
+            high = low + len(part)
+            process, packet = self._process(part.rank, order)
+            yield packet
+            rows, track = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+            for position, (stream, mine) in enumerate(tracks(timeline, low, high)):
+                yield self._described(f2=stream, f5=process, f12=position)
+                rows.append(mine)
+                track.append(np.full(len(mine), self.tracks))
+            yield _slices(timeline.ops, np.concatenate(rows), np.concatenate(track), name, leaving, entering)
+            yield from self._memory(part.rank, process)
+            low = high
 
-    def _packet(self) -> Any:
-        self.held += 1
-        if self.held > CHUNK:
-            self._flush()
-        packet = self.builder.add_packet()
-        packet.trusted_packet_sequence_id = SEQUENCE
-        packet.sequence_flags = TracePacket.SEQ_NEEDS_INCREMENTAL_STATE
-        return packet
-
-    def _flush(self) -> None:
-        self.file.write(self.builder.serialize())
-        self.builder = TraceProtoBuilder()
-        self.held = 0
-
-    def _intern(self, names: list[str]) -> None:
-        packet = self._packet()
-        packet.timestamp = 0
-        packet.sequence_flags = TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
-        data = packet.interned_data
-        for i, name in enumerate(names):
-            data.event_names.add(iid=i + 1, name=name)
-        for i, category in enumerate(_categories(self.timeline)):
-            data.event_categories.add(iid=i + 1, name=category)
-        for i, name in enumerate(("bytes", "stage", "waited for partners, s")):
-            data.debug_annotation_names.add(iid=i + 1, name=name)
-
-    def _describe(self, name: str, parent: int | None = None, order: int = 0) -> Any:
+    def _described(self, **more: Any) -> bytes:
+        """The packet of the next track: its name f2, parent f5, place f12, and other fields of TrackDescriptor."""
         self.tracks += 1
-        descriptor = self._packet().track_descriptor
-        descriptor.uuid = self.tracks
-        descriptor.name = name
-        descriptor.sibling_order_rank = order
-        if parent is not None:
-            descriptor.parent_uuid = parent
-        return descriptor
+        return message(f1=message(f60=message(f1=self.tracks, **more), f13=NEEDED, **SEQUENCE))
 
-    def _process(self, rank: int, order: int) -> int:
-        count = self.timeline.multiplicity.get(rank, 1)
+    def _process(self, rank: int, order: int) -> tuple[int, bytes]:
+        """The track of a rank, and its packet."""
+        count = self.many.get(rank, 1)
         name = f"rank {rank}" + (f" (stands for {count} ranks)" if count > 1 else "")
-        descriptor = self._describe(name, order=order)
-        descriptor.process.pid = rank + 1  # pid 0 is the idle process
-        descriptor.process.process_name = name
-        descriptor.child_ordering = TrackDescriptor.EXPLICIT
-        return self.tracks
+        packet = self._described(f2=name, f3=message(f1=rank + 1, f6=name), f11=EXPLICIT, f12=order)  # pid 0 is the idle process
+        return self.tracks, packet
 
-    def _track(self, process: int, name: str, order: int) -> int:
-        self._describe(name, process, order)
-        return self.tracks
-
-    def _slices(self, rows: NDArray[np.int64], track: int, names: list[int], leaving: dict[int, list[int]], entering: dict[int, list[int]]) -> None:
-        """Begin and end of each row of one stream, in its order: slices of a track never overlap."""
-        ops = self.timeline.ops[rows]
-        starts = np.rint(ops["start"] * NANOSECONDS).astype(np.int64).tolist()
-        ends = np.rint(ops["end"] * NANOSECONDS).astype(np.int64).tolist()
-        category = (ops["kind"].astype(np.int64) * (len(AXES) + 1) + ops["axis"] + 2).tolist()
-        stages, sent, waited = ops["stage"].tolist(), ops["bytes"].tolist(), (ops["start"] - ops["ready"]).tolist()
-        transfer = (ops["kind"] != COMPUTE).tolist()
-        for i, row in enumerate(rows.tolist()):
-            packet = self._packet()
-            packet.timestamp = starts[i]
-            event = packet.track_event
-            event.type = TrackEvent.TYPE_SLICE_BEGIN
-            event.track_uuid = track
-            event.name_iid = names[row]
-            event.category_iids.append(category[i])
-            if stages[i] >= 0:
-                event.debug_annotations.add(name_iid=2, int_value=stages[i])
-            if transfer[i]:
-                event.debug_annotations.add(name_iid=1, double_value=sent[i])
-                if waited[i] > 0:
-                    event.debug_annotations.add(name_iid=3, double_value=waited[i])
-            if row in leaving:
-                event.flow_ids.extend(leaving[row])
-            if row in entering:
-                event.terminating_flow_ids.extend(entering[row])
-            packet = self._packet()
-            packet.timestamp = ends[i]
-            packet.track_event.type = TrackEvent.TYPE_SLICE_END
-            packet.track_event.track_uuid = track
-
-    def _memory(self, rank: int, process: int) -> None:
+    def _memory(self, rank: int, process: int) -> Iterator[bytes]:
         """Counters in bytes: the total, and each category that is ever used; a value only where it changes, thinned where there are many."""
         curve = memory_curve(self.whole, rank)
-        times = np.rint(curve.times * NANOSECONDS).astype(np.int64)
+        times = np.maximum(np.rint(curve.times * NANOSECONDS).astype(np.int64), 0)
         columns = [("memory", curve.total), *((f"memory: {c}", curve.by_category[:, i]) for i, c in enumerate(CATEGORIES))]
+        rows, track, told = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
         for order, (name, values) in enumerate(columns):
             if not values.any():
                 continue
-            descriptor = self._describe(name, process, 1000 + order)
-            descriptor.counter.unit = CounterDescriptor.UNIT_SIZE_BYTES
-            track = self.tracks
-            changed = thinned(values, np.flatnonzero(np.append(True, values[1:] != values[:-1])), self.points)
-            for time, value in zip(times[changed].tolist(), values[changed].tolist(), strict=True):
-                packet = self._packet()
-                packet.timestamp = max(time, 0)
-                packet.track_event.type = TrackEvent.TYPE_COUNTER
-                packet.track_event.track_uuid = track
-                packet.track_event.counter_value = round(value)
+            yield self._described(f2=name, f5=process, f8=message(f3=BYTES), f12=1000 + order)
+            changed = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
+            rows.append(changed[thinned(values[changed], self.points)])
+            track.append(np.full(len(rows[-1]), self.tracks))
+            told.append(values[rows[-1]])
+        held = numbers(30, np.rint(np.concatenate(told)).astype(np.int64))
+        yield _events(times[np.concatenate(rows)], COUNTER, np.concatenate(track), held).data.tobytes()
+
+
+def _events(times: NDArray[np.int64], kind: int, track: NDArray[np.int64], *more: Bytes) -> Bytes:
+    """Packets with one event each, of a kind, on tracks; `more` are further fields of TrackEvent."""
+    event = nested(11, same(message(f9=kind), len(times)), numbers(11, track), *more)
+    return nested(1, numbers(8, times), event, same(message(f13=NEEDED, **SEQUENCE), len(times)))
+
+
+def _slices(
+    ops: NDArray[Any], rows: NDArray[np.int64], track: NDArray[np.int64], name: NDArray[np.int64], leaving: NDArray[np.int64], entering: NDArray[np.int64]
+) -> bytes:
+    """Begin and end of each row, in order: slices of a track never overlap. `leaving`, `entering`: rows of the edges, by number."""
+    mine = ops[rows]
+    starts, ends = (np.rint(mine[column] * NANOSECONDS).astype(np.int64) for column in ("start", "end"))
+    category = mine["kind"].astype(np.int64) * (len(AXES) + 1) + mine["axis"] + 2
+    staged, transfer, waited = mine["stage"] >= 0, mine["kind"] != COMPUTE, mine["start"] - mine["ready"]
+    late = transfer & (waited > 0)
+    begin = _events(
+        starts,
+        BEGIN,
+        track,
+        numbers(10, name[rows]),
+        numbers(3, category),
+        only(staged, nested(4, same(message(f1=2), int(staged.sum())), numbers(4, mine["stage"][staged]))),
+        only(transfer, nested(4, same(message(f1=1), int(transfer.sum())), doubles(5, mine["bytes"][transfer]))),
+        only(late, nested(4, same(message(f1=3), int(late.sum())), doubles(5, waited[late]))),
+        _flows(47, leaving, rows),
+        _flows(48, entering, rows),
+    )
+    return joined(begin, _events(ends, END, track)).data.tobytes()
+
+
+def _flows(number: int, ends: NDArray[np.int64], rows: NDArray[np.int64]) -> Bytes:
+    """Of each row the numbers of the edges that end there."""
+    order = np.argsort(ends, kind="stable")
+    low, high = np.searchsorted(ends[order], rows, "left"), np.searchsorted(ends[order], rows, "right")
+    counts = high - low
+    at = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+    return fixed(number, order[at] + 1, counts)
+
+
+def _names(names: list[str], timeline: Timeline) -> bytes:
+    """The packet that tells the names of ops, of their categories (entry kind x 6 + axis + 1: the kind, and the axis of transfers) and of notes."""
+    categories = [kind if axis == "" else f"{kind},{axis}" for kind in KINDS for axis in ("", *AXES)]
+    told = {f"f{n}": [message(f1=i, f2=x) for i, x in enumerate(texts, 1)] for n, texts in ((1, categories), (2, names), (3, NAMES_OF_NOTES))}
+    return message(f1=message(f8=0, f12=message(**told), f13=CLEARED, **SEQUENCE))
 
 
 def tracks(timeline: Timeline, low: int, high: int) -> list[tuple[str, NDArray[np.int64]]]:
@@ -183,24 +166,6 @@ def tracks(timeline: Timeline, low: int, high: int) -> list[tuple[str, NDArray[n
     return out
 
 
-def thinned(values: NDArray[np.float64], at: NDArray[np.int64], points: int) -> NDArray[np.int64]:
-    """The first entry of `at` and, of each of `points` runs of neighbours, the highest (so the peak stays exact) and the last."""
-    if len(at) <= 2 * points:
-        return at
-    runs = np.array_split(at, points)
-    return np.unique([at[0], *(i for run in runs for i in (run[np.argmax(values[run])], run[-1]))])
-
-
-def _categories(timeline: Timeline) -> list[str]:
-    """Kind, and axis of transfers; the category of an op is entry kind x 6 + axis + 1."""
-    return [kind if axis == "" else f"{kind},{axis}" for kind in KINDS for axis in ("", *AXES)]
-
-
-def _arrows(timeline: Timeline) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-    """Numbers of the edges that leave and enter each row."""
-    leaving: dict[int, list[int]] = {}
-    entering: dict[int, list[int]] = {}
-    for i, (op, source) in enumerate(timeline.edges.tolist()):
-        leaving.setdefault(source, []).append(i + 1)
-        entering.setdefault(op, []).append(i + 1)
-    return leaving, entering
+def _arrows(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows that each edge leaves and enters."""
+    return timeline.edges["waits_for"].astype(np.int64), timeline.edges["op"].astype(np.int64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -29,6 +31,11 @@ def margins(figure: Figure, *, left: float, right: float, top: float, bottom: fl
     figure.subplots_adjust(left=left / width, right=1 - right / width, top=1 - top / height, bottom=bottom / height, hspace=hspace, wspace=wspace)
 
 
+def width(lines: Iterable[str], points: float) -> float:
+    """Inches that the longest of some lines of text takes, about: letters are some 0.57 of their size wide."""
+    return max(map(len, lines), default=0) * 0.57 * points / 72
+
+
 def time_unit(seconds: float) -> tuple[float, str]:
     """(seconds per unit, name) of the unit in which `seconds` is a number of 2 to 2000."""
     return next(((f, name) for f, name in _UNITS if seconds >= 2 * f), _UNITS[0] if seconds == 0 else _UNITS[-1])
@@ -44,7 +51,7 @@ def bare(axes: Axes, *, keep: tuple[str, ...] = ("bottom",)) -> None:
 
 def title(axes: Axes, text: str, detail: str = "") -> None:
     """A bold title at the left, and a muted line of detail under it."""
-    axes.set_title(text, loc="left", fontsize=11, fontweight="bold", color=INK, pad=20 if detail else 6)
+    axes.set_title(text, loc="left", y=1.0, fontsize=11, fontweight="bold", color=INK, pad=20 if detail else 6)
     if detail:
         axes.annotate(detail, (0, 1), xytext=(0, 6), xycoords="axes fraction", textcoords="offset points", fontsize=8, color=MUTED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +57,7 @@ def apart(start: NDArray[np.float64], end: NDArray[np.float64], least: float = 0
     return [order[lane == k] for k in range(len(free))]
 
 
-def runs(queue: NDArray[Any]) -> Runs:
+def runs(queue: NDArray[Any] | Mapping[str, NDArray[Any]]) -> Runs:
     """Ops of a compute stream (in order, at least one) that work on one microbatch of a stage without a gap are one run."""
     key = row_keys(queue, ("step", "phase", "stage", "microbatch"))
     new = np.append(True, (key[1:] != key[:-1]) | (queue["start"][1:] > queue["end"][:-1]))

@@ -129,8 +129,8 @@ def header_of(p: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda p: p | {"header": edited(header_of(p), version=1)}, "timeline version 1, this parasim reads 3"),
-        (lambda p: p | {"header": edited(header_of(p), version=...)}, "timeline version None, this parasim reads 3"),
+        (lambda p: p | {"header": edited(header_of(p), version=1)}, "timeline version 1, this parasim reads 4"),
+        (lambda p: p | {"header": edited(header_of(p), version=...)}, "timeline version None, this parasim reads 4"),
         (lambda p: p | {"header": edited(header_of(p), streams=...)}, "streams"),
         (lambda p: p | {"header": edited(header_of(p), links=[["a", "nic", 1.0]])}, "links"),
         (lambda p: p | {"header": np.frombuffer(b"[1]", dtype=np.uint8)}, "not a parasim timeline"),
