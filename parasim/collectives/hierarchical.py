@@ -97,8 +97,9 @@ def _three(group: Group, scatter: Algorithm, between: Algorithm, gather: Algorit
 
 def _switched(group: Group, between: Algorithm) -> list[list[Round]]:
     """Both stages inside at once, since one loads the ports upwards and the other downwards, then the stage between."""
-    share = 1 / _width(group)
-    return [_inside(group, 1.0, in_network.all_reduce), _between(group, share, between)]
+    share, parts = 1 / _width(group), group.blocks()
+    inside = in_network.all_reduces(group, parts) if len(parts[0]) > 1 else []
+    return [inside, _between(group, share, between)]
 
 
 def _flat(stages: Sequence[Sequence[Round]]) -> list[Round]:

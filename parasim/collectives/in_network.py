@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ..errors import Refused, Violation
 from .group import Group, Round
 from .messages import Message, Schedule, Steps, even
@@ -16,18 +18,23 @@ from .messages import Message, Schedule, Steps, even
 
 def all_reduce(group: Group) -> list[Round]:
     """Through the one switch of a server (NVLS): S(1+1/n) per port and direction."""
-    part = 1 / group.size
-    return [_through(group, 2, 1 + part, 1 + part)]
+    return all_reduces(group, [group.members])
+
+
+def all_reduces(group: Group, parts: Sequence[Sequence[str]]) -> list[Round]:
+    """All-reduces of S among the members of each of `parts`, equally many and each through a switch of its own, side by side."""
+    part = 1 / len(parts[0])
+    return [_through(group, parts, 2, 1 + part, 1 + part)]
 
 
 def reduce_scatter(group: Group) -> list[Round]:
     """The switch reads S from every rank and gives each its S/n of the sum."""
-    return [_through(group, 1, 1.0, 1 / group.size)]
+    return [_through(group, [group.members], 1, 1.0, 1 / group.size)]
 
 
 def all_gather(group: Group) -> list[Round]:
     """Every rank writes its S/n to the switch, which copies it to all."""
-    return [_through(group, 1, 1 / group.size, 1.0)]
+    return [_through(group, [group.members], 1, 1 / group.size, 1.0)]
 
 
 def sharp(group: Group) -> list[Round]:
@@ -37,25 +44,20 @@ def sharp(group: Group) -> list[Round]:
     return [Round(2, 2 * _slowest(group), weights, 1.0)]
 
 
-def _through(group: Group, steps: int, up: float, down: float) -> Round:
-    hub, adjacent = _hub(group), group.cluster.graph.adj
-    weights = {adjacent[m][hub]["link"]: up for m in group.members} | {adjacent[hub][m]["link"]: down for m in group.members}
-    return Round(steps, steps * _slowest(group), weights, up)
+def _through(group: Group, parts: Sequence[Sequence[str]], steps: int, up: float, down: float) -> Round:
+    """Raises `Refused` unless the ways between the first member of a part and the others are two links that meet in one switch."""
+    heads, others = [part[0] for part in parts for _ in part[1:]], [m for part in parts for m in part[1:]]
+    there, back = group.cluster.routes(heads, others), group.cluster.routes(others, heads)
+    shape = (len(parts), len(parts[0]) - 1)
+    straight = all(((ways >= 0).sum(axis=1) == 2).all() for ways in (there, back))
+    if not straight or any(np.ptp(ends.reshape(shape), axis=1).any() for ends in (there[:, 0], back[:, 1])):
+        raise Refused([Violation("algorithm", "nvls", "needs members whose ports meet in one switch", "take ring, or hierarchical across servers")])
+    weights = dict.fromkeys([*there[:, 0].tolist(), *back[:, 0].tolist()], up) | dict.fromkeys([*back[:, 1].tolist(), *there[:, 1].tolist()], down)
+    return Round(steps, steps * max(group.hops(list(zip(heads, others, strict=True)))), weights, up)
 
 
 def _slowest(group: Group) -> float:
     return max(group.hop(group.members[0], m) for m in group.members[1:])
-
-
-def _hub(group: Group) -> str:
-    """The switch that every member has a port of. Raises `Refused` where there is none."""
-    adjacent = group.cluster.graph.adj
-    first, last = group.members[0], group.members[-1]
-    route = group.cluster.route(first, last)
-    hub = group.cluster.links[route[0]].b
-    if len(route) != 2 or any(hub not in adjacent[m] or m not in adjacent[hub] for m in group.members):
-        raise Refused([Violation("algorithm", "nvls", "needs members whose ports meet in one switch", "take ring, or hierarchical across servers")])
-    return hub
 
 
 def _branches(group: Group) -> list[tuple[str, str]]:
