@@ -8,10 +8,10 @@ place is free again, there and back. NCCL shrinks the chunks of small buffers so
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .group import Group
-from .planner import SIMPLE, Facts, tables
+from .planner import SIMPLE, Facts, channels, tables
 
 
 class Pipeline(NamedTuple):
@@ -65,9 +65,7 @@ def pipeline(algorithm: str, steps: int, across: int, group: Group, facts: Facts
     if facts is None:
         return None
     first, second = group.blocks()[:2]
-    rules: dict[str, Any] = tables()["chunks"]
     members = facts.ranks // facts.servers
-    channels = int(rules["per_nic"] * max(1, min(members, facts.channels)))
-    width = channels * members if algorithm == "nvls-tree" else channels
+    width = channels(facts) * (members if algorithm == "nvls-tree" else 1)
     rate = float(tables()["generations"][facts.generation]["tree"]) * 1e9
     return Pipeline(algorithm, facts.servers, members, steps - across, across, width, rate, group.hop(first[0], second[0]))

@@ -135,6 +135,11 @@ def _rate(op: str, nbytes: float, name: str, place: int, facts: Facts) -> float:
     return float(bus / 2 * (factors[size] if size < len(factors) else 1.0))
 
 
+def channels(facts: Facts) -> int:
+    """Channels between servers: so many per NIC of a server, or per device where they have several."""
+    return int(tables()["chunks"]["per_nic"] * max(1, min(facts.ranks // facts.servers, facts.channels)))
+
+
 def _steps(op: str, places: int) -> int:
     return (2 if op == "all_reduce" else 1) * (places - 1)
 

@@ -8,26 +8,29 @@ from typing import NamedTuple
 from ..cost.profile import Profile
 from .chunks import Pipeline, pipeline
 from .group import Group, Round
-from .planner import LL, LL128, SIMPLE, Middle, facts_of, middle
+from .planner import LL, LL128, SIMPLE, Facts, Middle, channels, facts_of, middle
 
 
 class Start(NamedTuple):
     """What a call costs alone on the network (s): `call` once, `latency` of its messages in a row, `per_byte` at full rate, and its protocols.
 
     Small messages go by a protocol of short latencies and dear bytes: they take `small` more per byte. Large ones go by one of full rate
-    and long latencies, which take `large` seconds more; what passes of them while bytes move is `overlap` times as long as these move.
-    LL128, in the middle, takes `middle` seconds more and `middle_cost` more per byte; on a ring a hop's chunk fills as small messages do, until
-    the latency of large ones is reached. A tree between servers is a `pipe` of chunks, where a hop between servers takes `across` seconds more
-    by LL128 and by Simple than by LL. The protocol asked for holds, else the cheaper one of small and large. Up to `short` bytes the call costs
-    `short_call` more.
+    and long latencies, which take `large` seconds more; of the first byte's time `hides` seconds at most pass while bytes move, `overlap` times
+    as long as these move. Where a receiver grants messages, the small ones between servers wait too, `grant` per byte up to `hides`: it, or
+    what `small` is beyond twice the bytes, the longer of the two.
+    LL128, in the middle, takes `middle` seconds more and `middle_cost` more per byte. A tree between servers is a `pipe` of chunks, where a hop
+    between servers takes `across` seconds more by LL128 and by Simple than by LL. The protocol asked for holds, else the cheaper one of small
+    and large. Up to `short` bytes the call costs `short_call` more.
     """
 
     call: float
     latency: float
     per_byte: float
     small: float | None = None
+    grant: float = 0.0
     large: float = 0.0
     overlap: float = 0.0
+    hides: float = 0.0
     short: float = 0.0
     short_call: float = 0.0
     middle: float = 0.0
@@ -46,17 +49,20 @@ class Start(NamedTuple):
         return self._large(nbytes) if protocol == SIMPLE or self.small is None else min(self._large(nbytes), self._small(nbytes))
 
     def _small(self, nbytes: float) -> float:
-        filling = self.pipe.filling(nbytes, LL, self.per_byte, 0.0) if self.pipe else 0.0
-        return self.latency + nbytes * (self.small or 0.0) + filling
+        small = self.small or 0.0
+        doubled = min(small, self.per_byte)
+        waits = max(nbytes * (small - doubled), min(nbytes * self.grant, self.hides))
+        return self.latency + nbytes * doubled + waits + self._filling(nbytes, LL, 0.0)
 
     def _middle(self, nbytes: float) -> float:
-        rest = max(0.0, self.large - self.overlap * nbytes * self.per_byte)
-        filling = self.pipe.filling(nbytes, LL128, self.per_byte, self.across[0]) if self.pipe else min(nbytes * (self.small or 0.0), rest)
-        return self.latency + self.middle + nbytes * self.middle_cost + filling
+        return self.latency + self.middle + nbytes * self.middle_cost + self._filling(nbytes, LL128, self.across[0])
 
     def _large(self, nbytes: float) -> float:
-        filling = self.pipe.filling(nbytes, SIMPLE, self.per_byte, self.across[1]) if self.pipe else 0.0
-        return max(0.0, self.latency + self.large - self.overlap * nbytes * self.per_byte) + filling
+        hidden = min(self.hides, self.overlap * nbytes * self.per_byte)
+        return self.latency + self.large - hidden + self._filling(nbytes, SIMPLE, self.across[1])
+
+    def _filling(self, nbytes: float, protocol: str, more: float) -> float:
+        return self.pipe.filling(nbytes, protocol, self.per_byte, more) if self.pipe else 0.0
 
     def seconds(self, nbytes: float, protocol: str = "") -> float:
         """The whole call, alone on the network."""
@@ -75,15 +81,16 @@ def start_of(op: str, algorithm: str, rounds: Sequence[Round], latency: float, p
     steps, across = sum(r.steps for r in rounds), sum(r.across for r in rounds)
     crossing = profile.get(f"{at}.large_message_latency", 0.0)
     large = steps * profile.get(f"{at}.large_step_latency", 0.0) + across * crossing
-    overlap = 1.0 if all(r.hidden for r in rounds) else _hidden(op, at, profile) if across else 0.0
-    between = algorithm in ("tree", "nvls-tree") and across
-    pipe = pipeline(algorithm, steps, across, group, facts_of(group.members, group.cluster, profile)) if between else None
-    small = _dearer(at, per_byte, across or steps, profile)
+    overlap, hides = _hidden(op, at, rounds, latency + large, across * crossing, profile)
+    facts = facts_of(group.members, group.cluster, profile) if across else None
+    pipe = pipeline(algorithm, steps, across, group, facts) if algorithm in ("tree", "nvls-tree") else None
+    small, grant = _dearer(at, per_byte, sum(r.sent for r in rounds), across, steps, facts, profile)
     if pipe is not None and small is None and algorithm == "tree" and profile.get("planner.ll_share", 0.0):
         small = 0.0
     more = middle(algorithm)
     extra = _beyond_small(more, steps, across, per_byte, profile)
-    return Start(call, latency, per_byte, small, large, overlap, short, short_call, *extra, pipe, (more.across if more else 0.0, crossing))
+    dearer = (more.across if more else 0.0, crossing)
+    return Start(call, latency, per_byte, small, grant, large, overlap, hides, short, short_call, *extra, pipe, dearer)
 
 
 def _beyond_small(more: Middle | None, steps: int, across: int, per_byte: float, profile: Profile) -> tuple[float, float]:
@@ -94,12 +101,24 @@ def _beyond_small(more: Middle | None, steps: int, across: int, per_byte: float,
     return more.call + more.step * (steps - across) + more.across * across, per_byte * (1 / share - 1)
 
 
-def _dearer(at: str, per_byte: float, hops: int, profile: Profile) -> float | None:
-    """Seconds more per byte by the protocol for small messages: dearer bytes and, where a message passes whole from server to server, each hop's."""
-    cost, hop = profile.get(f"{at}.small_message_cost", 0.0), profile.get(f"{at}.hop_bandwidth", 0.0)
-    return cost * per_byte + (hops / hop if hop else 0.0) if cost or hop else None
+def _dearer(at: str, per_byte: float, sent: float, across: int, steps: int, facts: Facts | None, profile: Profile) -> tuple[float | None, float]:
+    """Seconds more per byte by the protocol for small messages, and those that a receiver's grants take.
+
+    Between servers of which the profile knows how lines pass: twice the bytes, or the lines of the `sent` bytes over all channels. Else dearer
+    bytes and, where a message passes whole from server to server, each hop's.
+    """
+    cost, hop, lines = (profile.get(f"{at}.{key}", 0.0) for key in ("small_message_cost", "hop_bandwidth", "line_bandwidth"))
+    hops = (across or steps) / hop if hop else 0.0
+    if lines and facts is not None:
+        return max(per_byte, sent / (lines * channels(facts)) - per_byte) if facts.ll else None, hops
+    return cost * per_byte + hops if cost or hop else None, 0.0
 
 
-def _hidden(op: str, at: str, profile: Profile) -> float:
-    """Seconds of start-up that pass per second in which bytes move: the algorithm's, else the op's."""
-    return profile.get(f"{at}.hidden_latency", 0.0) or profile.get(f"collective.{op}.hidden_latency", 0.0)
+def _hidden(op: str, at: str, rounds: Sequence[Round], whole: float, crossings: float, profile: Profile) -> tuple[float, float]:
+    """Seconds of start-up that pass per second in which bytes move, and how many at most: all of the algorithm's or of the op's, else its `crossings`."""
+    if all(r.hidden for r in rounds):
+        return 1.0, whole
+    if not any(r.across for r in rounds):
+        return 0.0, 0.0
+    between, any_step = profile.get(f"{at}.hidden_latency", 0.0), profile.get(f"collective.{op}.hidden_latency", 0.0)
+    return (between, crossings) if between else (any_step, whole if any_step else crossings)

@@ -92,11 +92,17 @@ KEYS: dict[str, Key] = {
     "algorithm.<algorithm>.bandwidth": Key(0.0, "B/s", "bytes of the buffer per second at most, as what reduces and copies them can; 0: no limit"),
     "algorithm.<algorithm>.small_message_cost": Key(0.0, "1", "bytes of its protocol for small messages take 1 + x times as long"),
     "algorithm.<algorithm>.hop_bandwidth": Key(
-        0.0, "B/s", "by its protocol for small messages a buffer passes whole from server to server at this rate; 0: cut through"
+        0.0,
+        "B/s",
+        "by its protocol for small messages a buffer passes whole from server to server at this rate, beside line_bandwidth up to the "
+        "large_message_latency that a receiver's grant takes; 0: cut through",
+    ),
+    "algorithm.<algorithm>.line_bandwidth": Key(
+        0.0, "B/s", "between servers, what a channel moves by its protocol for small messages, whose lines the host checks; 0: small_message_cost holds"
     ),
     "algorithm.<algorithm>.large_step_latency": Key(0.0, "s", "added per step by its protocol for large messages"),
     "algorithm.<algorithm>.large_message_latency": Key(0.0, "s", "added by that protocol per step between servers"),
-    "algorithm.<algorithm>.hidden_latency": Key(0.0, "1", "between servers, seconds of that protocol's latency that pass per second in which bytes move"),
+    "algorithm.<algorithm>.hidden_latency": Key(0.0, "1", "seconds of that protocol's latency between servers that pass per second in which bytes move"),
     "planner.network_overhead": Key(0.0, "s", "NCCL's planner: what it reckons for posting a message; left out: not its pick runs but what is fastest"),
     "planner.network_latency": Key(0.0, "s", "NCCL's planner: latency that the network plugin states"),
     "planner.ll_share": Key(0.0, "1", "NCCL's planner: part of the bus bandwidth that rings reach by LL; 0: LL is off"),

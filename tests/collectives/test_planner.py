@@ -52,8 +52,8 @@ def test_where_ll_is_off_simple_is_alone() -> None:
     efa = Facts(16, 2, "a100*", inside=240, between=48, channels=4, latency=75, overhead=1, ll=0, ll128=0)
     assert {p.protocol for p in ranked("all_reduce", 1024, ["ring", "tree"], efa)} == {planner.ALONE}
     start = Start(call=1.0, latency=2.0, per_byte=0.5, small=1.0, large=10.0, middle=3.0, middle_cost=0.25)
-    assert [start.waiting(4.0, p) for p in ("", planner.LL, planner.LL128, planner.SIMPLE, planner.ALONE)] == [6.0, 6.0, 10.0, 12.0, 6.0]
-    assert [start.waiting(40.0, p) for p in ("", planner.LL, planner.LL128, planner.SIMPLE, planner.ALONE)] == [12.0, 42.0, 25.0, 12.0, 12.0]
+    assert [start.waiting(4.0, p) for p in ("", planner.LL, planner.LL128, planner.SIMPLE, planner.ALONE)] == [6.0, 6.0, 6.0, 12.0, 6.0]
+    assert [start.waiting(40.0, p) for p in ("", planner.LL, planner.LL128, planner.SIMPLE, planner.ALONE)] == [12.0, 42.0, 15.0, 12.0, 12.0]
 
 
 def test_the_pick_is_priced_with_the_profile() -> None:
