@@ -71,12 +71,27 @@ def ordered_memory(timeline: Timeline, rank: int) -> NDArray[Any]:
 
 def memory_peak(timeline: Timeline, rank: int, top: int = 8) -> MemoryPeak:
     """The exact peak of `rank`, what it consists of and the `top` largest buffers alive then (same names summed)."""
-    return _peak(_of(timeline, rank), int(timeline.representative[rank]), timeline.buffers, top)
+    part = timeline.part(rank)
+    births = NO_BIRTHS if part is None else part.births()
+    return _peak(births, _order(births), int(timeline.representative[rank]), timeline.buffers, top)
 
 
 def memory_peaks(timeline: Timeline, top: int = 8) -> dict[int, MemoryPeak]:
-    """The peak of every kept rank."""
-    return {part.rank: _peak(_ordered(part.births()), part.rank, timeline.buffers, top) for part in timeline.parts}
+    """The peak of every kept rank. What happens to ranks of one Script happens in much the same order, which is begun from."""
+    known: dict[int, tuple[Births, NDArray[np.int64]]] = {}
+    found: dict[int, MemoryPeak] = {}
+    for part in timeline.parts:
+        if part.given is None and id(part.script) in known:
+            births, order = known[id(part.script)]
+            births = births._replace(time=part.birth_times())
+            time = births.time[order]
+            order = order if (time[1:] >= time[:-1]).all() else order[np.argsort(time, kind="stable")]
+        else:
+            births = part.births()
+            order = _order(births)
+            known |= {id(part.script): (births, order)} if part.given is None else {}
+        found[part.rank] = _peak(births, order, part.rank, timeline.buffers, top)
+    return found
 
 
 def _of(timeline: Timeline, rank: int) -> Births:
@@ -101,18 +116,22 @@ def _instants(time: Floats) -> NDArray[np.int64]:
     return np.flatnonzero(np.append(time[1:] != time[:-1], True)) if len(time) else np.zeros(0, dtype=np.int64)
 
 
-def _peak(rows: Births, rank: int, names: tuple[str, ...], top: int) -> MemoryPeak:
-    if not len(rows.time):
+def _peak(births: Births, order: NDArray[np.int64], rank: int, names: tuple[str, ...], top: int) -> MemoryPeak:
+    """The peak of births and deaths in an order of time; which comes first at one instant does not matter."""
+    if not len(order):
         return MemoryPeak(rank, 0.0, 0.0, {str(c): 0.0 for c in CATEGORIES}, ())
-    last = _instants(rows.time)
-    at = int(last[np.argmax(np.cumsum(rows.delta)[last])])
-    alive = rows.at(slice(at + 1))
+    time = births.time[order]
+    last = _instants(time)
+    at = int(last[np.argmax(np.cumsum(births.delta[order])[last])])
+    alive = births.at(order[: at + 1])
     held = np.bincount(alive.buffer, weights=alive.delta, minlength=len(names))
     sums = np.bincount(alive.category, weights=alive.delta, minlength=len(CATEGORIES))
     composition = {str(name): float(b) for name, b in zip(CATEGORIES, sums, strict=True)}
     order = np.argsort(-held, kind="stable")[:top]
     largest = tuple((names[i], float(held[i])) for i in order if held[i] > 0)
-    return MemoryPeak(rank, float(_finite(rows.time)[at]), sum(composition.values()), composition, largest, _parts(alive, names))
+    return MemoryPeak(
+        rank, float(time[at] if np.isfinite(time[at]) else _finite(time)[at]), sum(composition.values()), composition, largest, _parts(alive, names)
+    )
 
 
 def _parts(alive: Births, names: tuple[str, ...]) -> dict[str, float]:

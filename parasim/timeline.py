@@ -124,10 +124,18 @@ class Part:
             return self.given
         lives = self.script.lives
         mortal = lives.birth >= 0
+        buffer, category, delta = ((c, c[mortal]) for c in (lives.buffer, lives.category, lives.nbytes))
+        return Births(self.birth_times(), np.concatenate(buffer), np.concatenate(category), np.concatenate([delta[0], -delta[1]]))
+
+    def birth_times(self) -> Seconds:
+        """When it happens: the times of `births`."""
+        if self.given is not None:
+            return self.given.time
+        lives = self.script.lives
+        mortal = lives.birth >= 0
         born = np.where(mortal, self.start[lives.birth], -np.inf) if len(self) else np.full(len(lives.birth), -np.inf)
         dead = np.maximum.reduceat(self.end[lives.users], lives.first[:-1]) if len(self) else np.zeros(len(mortal))
-        buffer, category, delta = ((c, c[mortal]) for c in (lives.buffer, lives.category, lives.nbytes))
-        return Births(np.concatenate([born, dead[mortal]]), np.concatenate(buffer), np.concatenate(category), np.concatenate([delta[0], -delta[1]]))
+        return np.concatenate([born, dead[mortal]])
 
     def memory(self) -> NDArray[Any]:
         """Its rows of `memory`."""

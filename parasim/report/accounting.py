@@ -14,9 +14,9 @@ Where several axes are in flight at one instant of a gap, the instant counts for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,61 +108,85 @@ def step_window(timeline: Timeline) -> Window:
 def rank_times(timeline: Timeline, window: Window | None = None) -> dict[int, RankTimes]:
     """The account of every kept rank over `window` (default: the step)."""
     where = window or step_window(timeline)
-    return {part.rank: _account(_view(part, timeline.streams), timeline.phases, where) for part in timeline.parts}
+    queues: dict[int, _Queues] = {}  # ranks of one Script have the same
+    out: dict[int, RankTimes] = {}
+    for part in timeline.parts:
+        if id(part.script) not in queues:
+            queues[id(part.script)] = _queues(part, timeline)
+        out[part.rank] = _account(_view(part, queues[id(part.script)]), where)
+    return out
 
 
 def rank_gaps(timeline: Timeline, rank: int, window: Window | None = None) -> list[Gap]:
     """The gaps of the compute stream of `rank`, cut into exposed and idle pieces (for pictures and explanations)."""
     part = timeline.part(rank)
     where = window or step_window(timeline)
-    gaps = _gaps(_view(part, timeline.streams), where) if part is not None else ()
+    gaps = _gaps(_view(part, _queues(part, timeline)), where) if part is not None else ()
     return sorted(Gap(*row) for row in zip(*(c.tolist() for c in gaps), strict=True))
 
 
-Columns = Mapping[str, NDArray[Any]]
-NEEDED = ("kind", "phase", "axis", "step", "start", "end")
+@dataclass(frozen=True)
+class _Queues:
+    """Of a Script, each in queue order: `position` are the rows of the compute stream, `computes` and `optimizer` the entries of it that compute (in
+    phase S), `transfers` those that do not, by axis, `step` the step of each; `others` the transfers of every other stream: rows and axes."""
+
+    position: NDArray[np.int64]
+    computes: NDArray[np.int64]
+    optimizer: NDArray[np.int64]
+    transfers: Mapping[int, NDArray[np.int64]]
+    step: NDArray[np.int16]
+    others: Mapping[int, tuple[NDArray[np.int64], NDArray[np.int8]]]
+
+
+def _queues(part: Part, timeline: Timeline) -> _Queues:
+    stream, kind, axes = part["stream"], part["kind"], part["axis"]
+    on_compute = stream == (timeline.streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in timeline.streams else -1)
+    position, beside = np.flatnonzero(on_compute), np.flatnonzero(~on_compute & (kind != COMPUTE))
+    beside = beside[np.argsort(stream[beside], kind="stable")]
+    streams = np.split(beside, np.flatnonzero(np.diff(stream[beside])) + 1)
+    computing, axis = kind[position] == COMPUTE, axes[position]
+    stepping = computing & np.isin(part["phase"][position], [i for i, name in enumerate(timeline.phases) if name == OPTIMIZER])
+    return _Queues(
+        position,
+        np.flatnonzero(computing),
+        np.flatnonzero(stepping),
+        {a: np.flatnonzero(~computing & (axis == a)) for a in _axes(axis[~computing])},
+        part["step"][position],
+        {int(stream[rows[0]]): (rows, axes[rows]) for rows in streams if len(rows)},
+    )
 
 
 @dataclass(frozen=True)
 class _View:
-    """One rank's columns: of the compute stream, and of the transfers on the other streams, each in queue order with its row numbers."""
+    """One rank: its queues, the seconds of its compute stream, and of the transfers on each other stream the rows, axes and seconds."""
 
     part: Part
-    queue: Columns
-    position: NDArray[np.int64]
-    others: Mapping[int, tuple[NDArray[np.int64], Columns]]
+    queues: _Queues
+    start: Floats
+    end: Floats
+    others: Mapping[int, tuple[NDArray[np.int64], NDArray[np.int8], Floats, Floats]]
 
 
-def _view(part: Part, streams: Sequence[str]) -> _View:
-    stream = part["stream"]
-    on_compute = stream == (streams.index(COMPUTE_STREAM) if COMPUTE_STREAM in streams else -1)
-    position, beside = np.flatnonzero(on_compute), np.flatnonzero(~on_compute & (part["kind"] != COMPUTE))
-    beside = beside[np.argsort(stream[beside], kind="stable")]
-    bounds = np.flatnonzero(np.diff(stream[beside])) + 1
-    others: Mapping[int, tuple[NDArray[np.int64], Columns]] = {
-        int(stream[rows[0]]): (rows, {n: part[n][rows] for n in NEEDED}) for rows in np.split(beside, bounds) if len(rows)
-    }
-    return _View(part, {n: part[n][position] for n in NEEDED}, position, others)
+def _view(part: Part, queues: _Queues) -> _View:
+    others = {s: (rows, axes, part.start[rows], part.end[rows]) for s, (rows, axes) in queues.others.items()}
+    return _View(part, queues, part.start[queues.position], part.end[queues.position], others)
 
 
-def _account(view: _View, phases: tuple[str, ...], window: Window) -> RankTimes:
-    queue = view.queue
-    computes = queue["kind"] == COMPUTE
-    optimizer = computes & np.isin(queue["phase"], [i for i, name in enumerate(phases) if name == OPTIMIZER])
-    compute = _union(queue["start"][computes], queue["end"][computes], window)
+def _account(view: _View, window: Window) -> RankTimes:
+    queues, start, end = view.queues, view.start, view.end
+    compute = _union(start[queues.computes], end[queues.computes], window)
     gaps = _gaps(view, window)
     blocked = np.bincount(gaps.cause, weights=gaps.end - gaps.start, minlength=IDLE + 1).astype(np.float64)  # int where there is none
     exposed = blocked[:IDLE]
-    for axis in _axes(queue["axis"][~computes]):
-        mine = ~computes & (queue["axis"] == axis)
-        exposed[axis] += _measure(_union(queue["start"][mine], queue["end"][mine], window))
-    step = queue["step"] == window.step
-    last = float(queue["end"][step].max()) if step.any() else window.start
-    span = last - float(queue["start"][step].min()) if step.any() else 0.0
+    for axis, mine in queues.transfers.items():
+        exposed[axis] += _measure(_union(start[mine], end[mine], window))
+    step = queues.step == window.step
+    last = float(end[step].max()) if step.any() else window.start
+    span = last - float(start[step].min()) if step.any() else 0.0
     return RankTimes(
         rank=view.part.rank,
         compute=_measure(compute),
-        optimizer=_measure(_union(queue["start"][optimizer], queue["end"][optimizer], window)),
+        optimizer=_measure(_union(start[queues.optimizer], end[queues.optimizer], window)),
         exposed=exposed,
         idle=float(blocked[IDLE]),
         overlapped=_overlapped(view, compute, window),
@@ -174,10 +198,9 @@ def _account(view: _View, phases: tuple[str, ...], window: Window) -> RankTimes:
 
 def _gaps(view: _View, window: Window) -> Gaps:
     """Pieces of the gaps of the compute stream inside the window."""
-    queue = view.queue
-    ended = np.maximum.accumulate(np.concatenate(([window.start], queue["end"])))
+    ended = np.maximum.accumulate(np.concatenate(([window.start], view.end)))
     opens = np.clip(ended, window.start, window.end)
-    closes = np.clip(np.append(queue["start"], window.end), window.start, window.end)
+    closes = np.clip(np.append(view.start, window.end), window.start, window.end)
     which = np.flatnonzero(closes > opens)
     opens, closes = opens[which], closes[which]
     return _attributed(_awaited(view, which, opens, closes), opens, closes)
@@ -198,21 +221,21 @@ def _awaited(view: _View, which: NDArray[np.int64], opens: Floats, closes: Float
 
     Gap `which[k]` lies before the op of that place in the queue; the one after the last op waits for every transfer of the rank.
     """
-    script, position = view.part.script, view.position[which[which < len(view.position)]]
+    script, position = view.part.script, view.queues.position[which[which < len(view.start)]]
     low, high = np.searchsorted(script.waiting, position, "left"), np.searchsorted(script.waiting, position, "right")
     gap = np.repeat(np.arange(len(low)), high - low)
     waits = script.awaited[np.arange(len(gap)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + np.repeat(low, high - low)]
     stream = view.part["stream"][waits]
     parts = []
-    for s, (numbers, rows) in view.others.items():
+    for s, (numbers, axes, start, end) in view.others.items():
         until = np.full(len(which), -1, dtype=np.int64)
         np.maximum.at(until, gap[stream == s], waits[stream == s])
         until[len(low) :] = numbers[-1] if len(numbers) else -1
-        stop = np.minimum(np.searchsorted(numbers, until, "right"), np.searchsorted(rows["start"], closes, "left"))
-        first = np.searchsorted(rows["end"], opens, "right")
+        stop = np.minimum(np.searchsorted(numbers, until, "right"), np.searchsorted(start, closes, "left"))
+        first = np.searchsorted(end, opens, "right")
         count = np.maximum(stop - first, 0)
         at = np.repeat(first - np.cumsum(count) + count, count) + np.arange(count.sum())
-        parts.append((np.repeat(np.arange(len(which)), count), rows["start"][at], rows["end"][at], rows["axis"][at]))
+        parts.append((np.repeat(np.arange(len(which)), count), start[at], end[at], axes[at]))
     if not parts:
         return _Flights(gap[:0], opens[:0], closes[:0], gap[:0])
     gaps, begun, ended, axis = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -295,7 +318,7 @@ def _overlapped(view: _View, compute: Intervals, window: Window) -> Floats:
     done = np.repeat(covered, 2)  # computed seconds up to each point of the grid
     if not view.others:
         return out
-    axes, starts, ends = (np.concatenate([rows[n] for _, rows in view.others.values()]) for n in ("axis", "start", "end"))
+    axes, starts, ends = (np.concatenate(column) for column in zip(*(columns[1:] for columns in view.others.values()), strict=True))
     for axis in _axes(axes):
         low, high = _union(starts[axes == axis], ends[axes == axis], window)
         out[axis] += float((np.interp(high, grid, done) - np.interp(low, grid, done)).sum())

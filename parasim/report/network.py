@@ -37,17 +37,16 @@ def link_use(timeline: Timeline, window: Window) -> tuple[LinkUse, ...]:
         return ()
     capacity = np.array([bandwidth for _, _, bandwidth, _ in timeline.links], dtype=np.float64)
     flows = timeline.flows
-    seconds = np.maximum(flows["end"] - flows["start"], 0.0)
-    inside = np.clip(np.minimum(flows["end"], window.end) - np.maximum(flows["start"], window.start), 0.0, None)
-    share = np.where(seconds > 0, inside / np.where(seconds > 0, seconds, 1.0), 0.0)
-    mean = np.bincount(flows["link"], weights=flows["bytes"] * share, minlength=len(capacity)) / (capacity * window.length)
-    moving = inside > 0
-    rate = np.where(moving, flows["bytes"] / np.where(seconds > 0, seconds, 1.0), 0.0)
-    order = np.flatnonzero(moving)
-    order = order[np.argsort(flows["link"][order], kind="stable")]
-    bounds = np.searchsorted(flows["link"][order], np.arange(len(capacity) + 1))
-    start, end = flows["start"][order], flows["end"][order]
-    peak = np.array([_peak(start[a:b], end[a:b], rate[order[a:b]]) for a, b in pairwise(bounds.tolist())])
+    moving = np.flatnonzero((flows["end"] > flows["start"]) & (flows["end"] > window.start) & (flows["start"] < window.end))
+    small = np.uint16 if len(capacity) < 2**16 else np.int64  # sorted in one pass where it is small
+    moving = moving[np.argsort(flows["link"][moving].astype(small), kind="stable")]
+    link, nbytes, start, end = (flows[name][moving] for name in ("link", "bytes", "start", "end"))
+    seconds = end - start
+    share = (np.minimum(end, window.end) - np.maximum(start, window.start)) / seconds
+    mean = np.bincount(link, weights=nbytes * share, minlength=len(capacity)) / (capacity * window.length)
+    rate = nbytes / seconds
+    bounds = np.searchsorted(link, np.arange(len(capacity) + 1))
+    peak = np.array([_peak(start[a:b], end[a:b], rate[a:b]) for a, b in pairwise(bounds.tolist())])
     return _by_kind(timeline, mean, np.minimum(peak / capacity, 1.0))
 
 
