@@ -21,4 +21,4 @@ def uncollected() -> Iterator[None]:
 
 def rarely() -> None:
     """Let the collector look far less often, for a process that ends with its one command: what it would find stays alive until then anyway."""
-    gc.set_threshold(100_000, 50, 50)
+    gc.set_threshold(1_000_000, 10, 10)

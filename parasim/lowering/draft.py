@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from ..config.plan import Plan
@@ -82,7 +83,7 @@ class Draft:
         """The pipeline rank that runs a stage."""
         return self.placement.rank(stage, microbatch, self.layout.degrees.pp, self.layout.batch.microbatches)
 
-    @property
+    @cached_property
     def mirrored(self) -> bool:
         """Is every stage on two ranks, one for each half of the microbatches?"""
         last = self.layout.batch.microbatches - 1
@@ -140,7 +141,7 @@ class Draft:
         """The finished Program: only the bodies that are called and the buffers that are used."""
         used = {c.body for c in self.calls}
         bodies = {n: tuple(b) for n, b in self.bodies.items() if n in used and b}
-        touched = {r.name for b in bodies.values() for o in b for r in (*o.needs, *o.writes)}
+        touched = {name for b in bodies.values() for o in b for refs in (o.needs, o.writes) for name, _ in refs}
         buffers = {n: b for n, b in self.buffers.items() if n in touched}
         return Program(buffers, bodies, tuple(c for c in self.calls if c.body in bodies), dict(self.windows))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from ..program.ops import COMPUTE, P2P, Collective, Compute, Kernel, Label, Msg, Op, Ref, replace
 from ..program.workload import Call
@@ -31,6 +32,7 @@ def pairs(draft: Draft) -> None:
     draft.calls = calls
 
 
+@lru_cache(maxsize=1024)  # asked for by every call
 def parts(body: str) -> list[tuple[str, int]]:
     """(kind, stage) of each slot of a body of the schedule (`F0`, `B3!`, `F0&B3`); of another body nothing."""
     found = [(name[:1], name[1:].rstrip("!")) for name in body.split(JOINT)]

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..timeline import Timeline, without_flows
 
-QUICK = {"compress_level": 3}  # PNG: a third larger than the default 6, in half the time
+QUICK = 3  # level of compression of PNG, which has no transparency: a fifth larger than at the default 6, in two thirds of the time
 PATIENCE = 60.0  # seconds
 
 
@@ -81,11 +81,19 @@ class Artist:
 
 def draw(timeline: Timeline, pictures: Sequence[Picture], dpi: int) -> None:
     """Draw in this process."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from PIL import Image
+
     from .. import plots
 
     for picture in pictures:
-        figure = getattr(plots, picture.kind)(timeline, title=picture.title)
-        figure.savefig(picture.path, dpi=dpi, pil_kwargs=QUICK)
+        figure: Figure = getattr(plots, picture.kind)(timeline, title=picture.title)
+        figure.set_dpi(dpi)
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.draw()
+        Image.fromarray(np.asarray(canvas.buffer_rgba())[:, :, :3]).save(picture.path, dpi=(dpi, dpi), compress_level=QUICK)
 
 
 def serve() -> None:

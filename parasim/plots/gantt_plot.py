@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.path import Path
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ..errors import Malformed
 from ..program.ops import COMPUTE as COMPUTE_STREAM
-from ..report import NAMES, rank_gaps, step_window
+from ..report import NAMES, step_window
+from ..report.accounting import gap_columns
 from ..report.keys import row_keys
 from ..report.lanes import lane_of, rank_per_stage, runs
 from ..timeline import COMPUTE, OPS, Timeline
@@ -33,7 +34,7 @@ TALLEST = 30.0  # the whole picture; more ranks get less each
 OUTLINE = 0.4  # points
 STRIP = 0.35  # of a box, for the transfers that interrupt it
 DENSE = 4000  # boxes of one look beyond which they are drawn as strips: what share of each of COLUMNS moments they cover
-COLUMNS = 4096
+COLUMNS = 1600  # about one per pixel
 MOST_NUMBERS = 3000
 MOST_LANE_NAMES = 12  # ranks
 MERGED = 200  # rectangles per path: agg still snaps a path of 1024 points to pixels
@@ -95,8 +96,9 @@ def _ops(timeline: Timeline, rank: int) -> Columns:
 
 
 def _of(ops: Columns, rows: NDArray[Any]) -> Columns:
-    """Some of its rows."""
-    return {name: column[rows] for name, column in ops.items()}
+    """Some of its rows, by a mask."""
+    chosen = np.flatnonzero(rows)
+    return {name: column[chosen] for name, column in ops.items()}
 
 
 def _lanes(timeline: Timeline, shown: Mapping[int, Columns]) -> list[str]:
@@ -148,10 +150,10 @@ class _Bars:
             lanes.setdefault((part[0, 2], part[0, 3]), []).append(part[:, :2])
         for (top, bottom), spans in lanes.items():
             starts, ends = np.concatenate(spans).T / self.until
-            strip = np.empty((1, COLUMNS, 4))
-            strip[:] = to_rgba(look.colour)
-            strip[0, :, 3] = covered(starts, ends, COLUMNS)
-            axes.imshow(strip, extent=(0.0, self.until, bottom, top), aspect="auto", zorder=1)
+            strip = np.empty((1, COLUMNS, 4), dtype=np.uint8)
+            strip[0, :, :3] = [round(255 * channel) for channel in to_rgb(look.colour)]
+            strip[0, :, 3] = np.rint(255 * covered(starts, ends, COLUMNS))
+            axes.imshow(strip, extent=(0.0, self.until, bottom, top), aspect="auto", interpolation="nearest", zorder=1)
 
 
 def covered(starts: NDArray[np.float64], ends: NDArray[np.float64], columns: int) -> NDArray[np.float64]:
@@ -200,9 +202,9 @@ def _draw_compute(timeline: Timeline, queue: Columns, top: float, bars: _Bars) -
 
 
 def _draw_gaps(timeline: Timeline, rank: int, top: float, bars: _Bars) -> None:
-    gaps = np.array(rank_gaps(timeline, rank), dtype=np.float64).reshape(-1, 3)
-    for cause in np.unique(gaps[:, 2]).astype(int):
-        starts, ends = gaps[gaps[:, 2] == cause, 0], gaps[gaps[:, 2] == cause, 1]
+    gaps = gap_columns(timeline, rank)
+    for cause in np.flatnonzero(np.bincount(gaps.cause)).tolist():
+        starts, ends = gaps.start[gaps.cause == cause], gaps.end[gaps.cause == cause]
         waits = _Style(f"waits for {NAMES[cause]}", style.tint(style.AXIS_COLOURS[NAMES[cause]])) if cause < len(NAMES) else IDLE
         bars.add(waits, starts, ends, top, MAIN)
 

@@ -8,9 +8,7 @@ found here and named.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
@@ -18,18 +16,10 @@ from ..errors import InvalidProgram, Violation
 from .digest import Body, Form, check_names
 from .edges import Resolved
 from .names import lost_rows, unresolved
-from .ops import P2P, Collective, Compute, Op, Ref
+from .ops import P2P, Collective, Compute, Op
 from .partial import MIRROR, over_pipeline
 from .sums import EXPERTS, WHOLE, gradient_violations
 from .workload import Program, Workload
-
-
-def _messages(program: Program) -> Iterator[tuple[P2P, tuple[int, ...]]]:
-    """Every batch of messages of a Program, in list order, with its microbatches."""
-    bodies = {name: [op for op in body if isinstance(op, P2P)] for name, body in program.bodies.items()}
-    for call in program.calls:
-        for op in bodies[call.body]:
-            yield op, call.microbatches
 
 
 def _unread_shards(c: int, program: Program) -> list[Violation]:
@@ -39,13 +29,10 @@ def _unread_shards(c: int, program: Program) -> list[Violation]:
     written: dict[str, None] = {}
     for op in (op for body in program.bodies.values() for op in body) if shards else ():
         for part in op.kernels if isinstance(op, Compute) else (op,):
-            read.update([r.name for r in part.reads if r.name in shards and r not in part.writes])
-            written.update([(r.name, None) for r in part.writes if r.name in shards])
+            if not shards.isdisjoint([name for name, _ in part.reads + part.writes]):
+                read.update([r.name for r in part.reads if r.name in shards and r not in part.writes])
+                written.update([(r.name, None) for r in part.writes if r.name in shards])
     return [Violation(f"class {c}", n, f"is written and never read, a shard of {', '.join(program.buffers[n].of)}") for n in written if n not in read]
-
-
-def _microbatch(ref: Ref, microbatches: tuple[int, ...]) -> int:
-    return microbatches[ref.slot] if ref.slot >= 0 else -1
 
 
 def _channels(workload: Workload, first: dict[int, int]) -> list[Violation]:
@@ -53,19 +40,26 @@ def _channels(workload: Workload, first: dict[int, int]) -> list[Violation]:
     sent: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     received: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
     for c, rank in first.items():
-        sizes = workload.programs[c].sizes
+        program = workload.programs[c]
         peers = {name: int(workload.class_of_rank[table[rank]]) for name, table in workload.peers.items()}
-        for op, microbatches in _messages(workload.programs[c]):
-            for m in op.sends:
-                sent.setdefault((m.channel, c, peers[m.peer]), []).append((_microbatch(m.buffer, microbatches), sizes[m.buffer.name]))
-            for m in op.recvs:
-                received.setdefault((m.channel, peers[m.peer], c), []).append((_microbatch(m.buffer, microbatches), sizes[m.buffer.name]))
+        ends = {name: [end for op in body if isinstance(op, P2P) for end in _ends_of(program, op, c, peers)] for name, body in program.bodies.items()}
+        for call in program.calls:
+            for sends, key, slot, nbytes in ends[call.body]:
+                (sent if sends else received).setdefault(key, []).append((call.microbatches[slot] if slot >= 0 else -1, nbytes))
     found = []
     for key in sorted({*sent, *received}):
         text = _difference(sent.get(key, []), received.get(key, []), key[2])
         if text:
             found.append(Violation(f"channel {key[0]}", f"class {key[1]}", text))
     return found
+
+
+def _ends_of(program: Program, op: P2P, c: int, peers: Mapping[str, int]) -> Iterator[tuple[bool, tuple[str, int, int], int, int]]:
+    """Of every message of a batch: is it sent, its channel with both classes, its slot, its bytes."""
+    for m in op.sends:
+        yield True, (m.channel, c, peers[m.peer]), m.buffer.slot, program.sizes[m.buffer.name]
+    for m in op.recvs:
+        yield False, (m.channel, peers[m.peer], c), m.buffer.slot, program.sizes[m.buffer.name]
 
 
 def _difference(sent: list[tuple[int, int]], received: list[tuple[int, int]], receiver: int) -> str:
@@ -126,6 +120,7 @@ class _Dry:
         self.meetings: dict[int, dict[int, list[object]]] = {}
         self.missing: dict[object, int] = {}  # how many ends of a meeting have not come
         self.members: dict[tuple[int, str], tuple[int, ...]] = {}
+        self.numbers: dict[object, int] = {}  # of the names of meetings
         self.spanning = {g for g in workload.groups if _partners(workload, g)}
         for c, r in resolved.items():
             self._queue(c, r)
@@ -146,35 +141,50 @@ class _Dry:
             self.queue[c, stream].append(i)
         edges, start = r.edges.tolist(), r.edge_start.tolist()
         self.edges[c] = {i: edges[start[i] : start[i + 1]] for i in np.nonzero(waits)[0].tolist()}
-        ordinals: Counter[object] = Counter()
+        ordinals: dict[object, int] = {}
+        partners: dict[tuple[str, int], list[tuple[int, int, int, int]]] = {}
         places = zip(np.nonzero(meet)[0].tolist(), r.call[meet].tolist(), r.position[meet].tolist(), strict=True)
-        self.meetings[c] = {i: self._ends(c, r.program, call, position, ordinals) for i, call, position in places}
+        calls, bodies, found = r.program.calls, r.program.bodies, dict[int, list[object]]()
+        for i, number, position in places:
+            call = calls[number]
+            at = call.body, position
+            if at not in partners:
+                partners[at] = self._partners_of(c, bodies[call.body][position])
+            found[i] = self._ends(partners[at], call.microbatches, ordinals)
+        self.meetings[c] = found
 
     def _spans(self, op: Op) -> bool:
         return isinstance(op, P2P) or (isinstance(op, Collective) and op.group in self.spanning)
 
-    def _ends(self, c: int, program: Program, call: int, position: int, ordinals: Counter[object]) -> list[object]:
-        """The meetings that an op takes part in."""
-        op = program.bodies[program.calls[call].body][position]
+    def _ends(self, partners: list[tuple[int, int, int, int]], microbatches: tuple[int, ...], ordinals: dict[object, int]) -> list[object]:
+        """The meetings that an op takes part in; `ordinals` of its class."""
         keys: list[object] = []
-        for name, ends in self._partners_of(c, op, program.calls[call].microbatches):
-            key = (name, ordinals[c, name, ends])
-            ordinals[c, name, ends] += 1
-            self.missing.setdefault(key, 2 if ends else len(name[1]))
+        for name, ends, slot, size in partners:
+            meeting = name, microbatches[slot] if slot >= 0 else -1
+            mine = *meeting, ends
+            turn = ordinals.get(mine, 0)
+            ordinals[mine] = turn + 1
+            key = *meeting, turn
+            self.missing.setdefault(key, size)
             keys.append(key)
         return keys
 
-    def _partners_of(self, c: int, op: Op, microbatches: tuple[int, ...]) -> list[tuple[tuple[Any, ...], str]]:
-        """Per meeting of an op its name, the same for all who meet, and which end of a message this is ("": a collective)."""
+    def _partners_of(self, c: int, op: Op) -> list[tuple[int, int, int, int]]:
+        """Per meeting of an op the number of its name, which is the same for all who meet, which end of a message this is, the slot of the microbatch,
+        and how many meet."""
         rank, classes = self.first[c], self.workload.class_of_rank
         if isinstance(op, Collective):
-            return [(("collective", self._classes(c, op.group), op.group, op.stream), "")]
+            members = self._classes(c, op.group)
+            return [(self._number((members, op.group, op.stream)), 0, -1, len(members))]
         assert isinstance(op, P2P)
-        found: list[tuple[tuple[Any, ...], str]] = []
-        for m, end in [(m, "send") for m in op.sends] + [(m, "recv") for m in op.recvs]:
+        found: list[tuple[int, int, int, int]] = []
+        for m, end in [(m, 1) for m in op.sends] + [(m, 2) for m in op.recvs]:
             peer = int(classes[self.workload.peers[m.peer][rank]])
-            found.append((("message", m.channel, (c, peer) if end == "send" else (peer, c), _microbatch(m.buffer, microbatches)), end))
+            found.append((self._number((m.channel, (c, peer) if end == 1 else (peer, c))), end, m.buffer.slot, 2))
         return found
+
+    def _number(self, name: object) -> int:
+        return self.numbers.setdefault(name, len(self.numbers))
 
     def _classes(self, c: int, group: str) -> tuple[int, ...]:
         if (c, group) not in self.members:

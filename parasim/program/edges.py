@@ -203,38 +203,42 @@ class _Resolver:
         name = list(self.program.buffers)[key[0]]
         return f"{name}[{key[1]}]" if key[1] >= 0 else name
 
-    def _rows(self, which: str, columns: int) -> IntArray:
-        """The rows `which` of every body, once per call: (buffer, microbatch, then positions as instances up to `columns`, then the rest)."""
+    def _rows(self, which: str, positions: int) -> list[IntArray]:
+        """The rows `which` of every body, once per call, as columns: buffer, microbatch, `positions` columns of instances, then the rest."""
         calls: dict[str, list[int]] = {}
         for c, call in enumerate(self.program.calls):
             calls.setdefault(call.body, []).append(c)
-        out = [np.zeros((0, 4), dtype=np.int64)]
+        out = [[np.zeros(0, dtype=np.int64)] for _ in range(4)]
         for name, used in calls.items():
             template: IntArray = getattr(self.bodies[name], which)
             if len(template):
                 slots = np.array([(*self.program.calls[c].microbatches, -1) for c in used], dtype=np.int64)  # slot -1 is the last entry
-                rows = np.repeat(template[None], len(used), axis=0)
-                rows[:, :, 1] = slots[:, template[:, 1]]
-                rows[:, :, 2:columns] += self.start[used][:, None, None]
-                out.append(rows.reshape(-1, 4))
-        return np.concatenate(out)
+                begins = self.start[used][:, None]
+                shape = len(used), len(template)
+                out[0].append(np.broadcast_to(template[:, 0], shape).ravel())
+                out[1].append(slots[:, template[:, 1]].ravel())
+                for k in (2, 3):
+                    out[k].append((begins + template[:, k]).ravel() if k < 2 + positions else np.broadcast_to(template[:, k], shape).ravel())
+        return [np.concatenate(column) for column in out]
 
-    def _saved(self) -> tuple[IntArray, IntArray]:
-        """Generations of buffers that stay on one stream but outlive a call: (buffer, microbatch, birth) and their last users."""
-        rows = self._rows("saved", 3)
-        if not len(rows):
-            return rows[:, :3], rows[:, 2]
-        n, span = len(self.stream), int(rows[:, 1].max()) + 2
-        touches = np.sort(((rows[:, 0] * span + rows[:, 1] + 1) * n + rows[:, 2]) * 2 + rows[:, 3])  # one number each: buffer, microbatch, instance, fresh
-        keys, instances, fresh = touches // (2 * n), touches // 2 % n, (touches & 1).astype(bool)
+    def _saved(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """Generations of buffers that stay on one stream but outlive a call: buffer, microbatch, birth and last user."""
+        buffers, microbatches, instances, fresh = self._rows("saved", 1)
+        if not len(buffers):
+            return buffers, microbatches, instances, fresh
+        n, span = len(self.stream), int(microbatches.max()) + 2
+        touches = np.sort(((buffers * span + microbatches + 1) * n + instances) * 2 + fresh)  # one number each
+        keys, at = np.divmod(touches >> 1, n)
+        new = (touches & 1).astype(bool)
         first = np.append(True, keys[1:] != keys[:-1])
-        orphans = np.flatnonzero(first & ~fresh)
+        orphans = np.flatnonzero(first & ~new)
         if len(orphans):
-            at = orphans[instances[orphans].argmin()]
-            self._unwritten((int(keys[at] // span), int(keys[at] % span) - 1), int(instances[at]))
-        births = np.flatnonzero(fresh)
+            earliest = orphans[at[orphans].argmin()]
+            self._unwritten((int(keys[earliest] // span), int(keys[earliest] % span) - 1), int(at[earliest]))
+        births = np.flatnonzero(new)
         last = np.append(births[1:], len(touches)) - 1
-        return np.stack((keys[births] // span, keys[births] % span - 1, instances[births]), axis=1), instances[last]
+        buffer, microbatch = np.divmod(keys[births], span)
+        return buffer, microbatch - 1, at[births], at[last]
 
     def _unwritten(self, key: Key, instance: int) -> NoReturn:
         at = int(np.searchsorted(self.start, instance, side="right")) - 1
@@ -249,9 +253,10 @@ class _Resolver:
         for i, waits in self.edges.items():
             counts[i] = len(waits)
         outer = [sorted(u.values()) or [0] for u in self.users]
-        inner, (saved, saved_last) = self._rows("inner", 4), self._saved()
-        generations = np.concatenate([np.array(self.generations, dtype=np.int64).reshape(-1, 3), inner[:, :3], saved])
-        sizes = np.concatenate([np.array([len(us) for us in outer], dtype=np.int64), np.ones(len(inner) + len(saved), dtype=np.int64)])
+        crossing = *np.array(self.generations, dtype=np.int64).reshape(-1, 3).T, np.array([u for us in outer for u in us], dtype=np.int64)
+        buffer, microbatch, birth, users = (np.concatenate(columns) for columns in zip(crossing, self._rows("inner", 2), self._saved(), strict=True))
+        sizes = np.ones(len(buffer), dtype=np.int64)
+        sizes[: len(outer)] = [len(us) for us in outer]
         return Resolved(
             program=self.program,
             call=np.repeat(np.arange(len(lengths)), lengths),
@@ -261,11 +266,11 @@ class _Resolver:
             edge_start=np.concatenate([[0], np.cumsum(counts)]),
             edges=np.array([e for i in sorted(self.edges) for e in self.edges[i]], dtype=np.int64),
             buffers=tuple(self.program.buffers),
-            generation_buffer=generations[:, 0],
-            generation_microbatch=generations[:, 1],
-            birth=generations[:, 2],
+            generation_buffer=buffer,
+            generation_microbatch=microbatch,
+            birth=birth,
             last_start=np.concatenate([[0], np.cumsum(sizes)]),
-            last_users=np.concatenate([np.array([u for us in outer for u in us], dtype=np.int64), inner[:, 3], saved_last]),
+            last_users=users,
         )
 
 

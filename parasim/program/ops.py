@@ -92,11 +92,13 @@ class Compute(_Op):
     @cached_property
     def reads(self) -> tuple[Ref, ...]:
         """Buffers read from outside: those an earlier kernel of this op wrote afresh are inner."""
+        if len(self.kernels) == 1:
+            return tuple(dict.fromkeys(self.kernels[0].reads))
         fresh: set[Ref] = set()
         out: dict[Ref, None] = {}
         for k in self.kernels:
-            out.update((r, None) for r in k.reads if r not in fresh)
-            fresh.update(r for r in k.writes if r not in k.reads)
+            out.update([(r, None) for r in k.reads if r not in fresh])
+            fresh.update([r for r in k.writes if r not in k.reads])
         return tuple(out)
 
     @cached_property
@@ -107,7 +109,7 @@ class Compute(_Op):
     @cached_property
     def writes(self) -> tuple[Ref, ...]:
         """Every buffer written, in order of first write."""
-        return tuple(dict.fromkeys(r for k in self.kernels for r in k.writes))
+        return tuple(dict.fromkeys([r for k in self.kernels for r in k.writes]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,7 +55,7 @@ class _Walk:
         self.single = {n for b in buffers.values() for n in b.of if n in buffers and buffers[n].category == "gathered"} - parameters
         self.watched = interesting = self.total | self.single | self.parts | set(self.shards) | parameters
         self.touches = {
-            name: [t for op in body for t in _touches(op) if any(r.name in interesting for r in (*t[1], *t[2]))] for name, body in program.bodies.items()
+            name: [t for op in body for t in _touches(op) if not interesting.isdisjoint([r.name for r in t[1] + t[2]])] for name, body in program.bodies.items()
         }
         self.adds = {body: self._added(touches) for body, touches in self.touches.items()}
         self.plain = {body for body, touches in self.touches.items() if all(self._plain(t) for t in touches)}

@@ -119,10 +119,15 @@ def rank_times(timeline: Timeline, window: Window | None = None) -> dict[int, Ra
 
 def rank_gaps(timeline: Timeline, rank: int, window: Window | None = None) -> list[Gap]:
     """The gaps of the compute stream of `rank`, cut into exposed and idle pieces (for pictures and explanations)."""
+    return sorted(Gap(*row) for row in zip(*(c.tolist() for c in gap_columns(timeline, rank, window)), strict=True))
+
+
+def gap_columns(timeline: Timeline, rank: int, window: Window | None = None) -> Gaps:
+    """The same as columns, of each gap the latest first."""
     part = timeline.part(rank)
-    where = window or step_window(timeline)
-    gaps = _gaps(_view(part, _queues(part, timeline)), where) if part is not None else ()
-    return sorted(Gap(*row) for row in zip(*(c.tolist() for c in gaps), strict=True))
+    if part is None:
+        return Gaps(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))
+    return _gaps(_view(part, _queues(part, timeline)), window or step_window(timeline))
 
 
 @dataclass(frozen=True)
