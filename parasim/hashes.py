@@ -45,6 +45,12 @@ def floats(values: NDArray[np.float64]) -> Hashes:
     return (np.round(values, DIGITS) + 0.0).view(np.uint64)
 
 
+def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The distinct values, ascending. (`np.unique` alone would load numpy's masked arrays.)"""
+    ordered = np.sort(values, axis=None)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
 def row_hashes(columns: NDArray[np.generic]) -> Hashes:
     """A hash of every row of a two-dimensional array of integers; the order of its columns counts."""
     with np.errstate(over="ignore"):

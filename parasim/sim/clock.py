@@ -12,6 +12,23 @@ LAST = EventPriority(2)  # priority of an event that comes after all others of i
 Due = tuple[Callable[[Any], object], Any]
 
 
+class Instant(simpy.Event):
+    """One event for every instant, as long as there is only one thing to call: what happens then is the clock's own business."""
+
+    def __init__(self, env: simpy.Environment, fire: Callable[[Any], None]) -> None:
+        super().__init__(env)
+        self._ok, self._value, self._calls = True, None, [fire]  # as a Timeout: it has happened and only waits for its turn
+
+    @property
+    def callbacks(self) -> list[Callable[[Any], None]]:
+        """The same at every instant: simpy takes an event's callbacks away when it happens, this one happens again."""
+        return self._calls
+
+    @callbacks.setter
+    def callbacks(self, _: object) -> None:
+        pass
+
+
 class Clock:
     """Calls `what(of)` after `delay` seconds; at one instant in the order in which it was asked to. `now` in seconds."""
 
@@ -20,6 +37,7 @@ class Clock:
         self.now = 0.0
         self.rest: Callable[[], None] = lambda: None  # called when all that was due at an instant has happened
         self._due: dict[float, list[Due]] = {}
+        self._instant = Instant(self.env, self._fire)
 
     def after(self, delay: float, what: Callable[[Any], object], of: Any) -> None:
         """Call `what(of)` in `delay` seconds."""
@@ -27,9 +45,7 @@ class Clock:
         due = self._due.get(at)
         if due is None:
             self._due[at] = [(what, of)]
-            callbacks = self.env.timeout(delay).callbacks
-            assert callbacks is not None  # they are taken away when it happens
-            callbacks.append(self._fire)
+            self.env.schedule(self._instant, delay=delay)
         else:
             due.append((what, of))
 

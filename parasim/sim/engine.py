@@ -16,7 +16,9 @@ from ..collectives.plan import capacity
 from ..cost.profile import Profile
 from ..cost.timing import host_launch
 from ..errors import Refused, Violation
-from ..program.workload import Workload
+from ..hashes import distinct
+from ..program.edges import Resolved
+from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
 from .clock import Clock
 from .deadlock import explain
@@ -74,14 +76,17 @@ class Engine:
         """What every rank runs as one: ops whose duration nothing else can change, those of several classes together; how many each set has."""
         known = Known({rank.rank: rank for rank in self.ranks}, self.fold, fusing=self._fusing)
         shared: dict[Hashable, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        templates: dict[int, IntArray] = {}
         seconds, meets = [], []
         for rank in self.ranks:
-            found = {name: known.of(body) for name, body in rank.steps.items()}
-            key = id(rank.program), *(array.tobytes() for arrays in found.values() for array in arrays)
+            found = [known.of(body) for body in rank.steps.values()]
+            flat = np.array([x for s, _ in found for x in s], dtype=np.float64), np.array([x for _, m in found for x in m], dtype=np.int64)
+            key = id(rank.program), flat[0].tobytes(), flat[1].tobytes()
             if key not in shared:
-                calls = [found[c.body] for c in rank.program.calls]
-                empty = np.zeros(0), np.zeros(0, dtype=np.int64)
-                shared[key] = np.concatenate([empty[0], *(s for s, _ in calls)]), np.concatenate([empty[1], *(m for _, m in calls)])
+                at = templates.get(id(rank.program))
+                if at is None:
+                    at = templates[id(rank.program)] = _templates(rank.resolved)
+                shared[key] = flat[0][at], flat[1][at]
             seconds.append(shared[key][0])
             meets.append(shared[key][1])
         place = {rank.rank: at for at, rank in enumerate(self.ranks)}
@@ -91,7 +96,14 @@ class Engine:
         return {number: len(members) for number, members in together.items()}
 
 
+def _templates(resolved: Resolved) -> IntArray:
+    """Of every op instance the place of its template in all bodies of its Program, one after the other."""
+    program = resolved.program
+    first = dict(zip(program.bodies, np.cumsum([0, *map(len, program.bodies.values())]).tolist(), strict=False))
+    return np.array([first[call.body] for call in program.calls], dtype=np.int64)[resolved.call] + resolved.position
+
+
 def _launch(workload: Workload, cluster: Cluster, profile: Profile) -> float:
     """Seconds of the host per kernel."""
     tp, pp = (int(workload.coordinates[axis].max()) + 1 if axis in workload.coordinates else 1 for axis in ("tp", "pp"))
-    return host_launch(profile, tp, pp, len(np.unique(cluster.servers[: workload.world])))
+    return host_launch(profile, tp, pp, len(distinct(cluster.servers[: workload.world])))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ParasimError
-from ..hashes import DIGITS, Hashes, floats, mix
+from ..hashes import DIGITS, Hashes, distinct, floats, mix
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
 from .instances import Instances, Uneven, instances, turning
@@ -48,7 +48,7 @@ class Fold:
     @property
     def representatives(self) -> list[int]:
         """One rank per colour, ascending."""
-        found: list[int] = np.unique(self.representative).tolist()
+        found: list[int] = distinct(self.representative).tolist()
         return found
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from math import nan
 
 from .fold import Fold
 from .ranks import Rank
@@ -26,14 +24,14 @@ class Known:
         self._users = self._used() if fusing else {}
         self._routes: dict[tuple[int, int], tuple[float, int]] = {}
 
-    def of(self, body: Sequence[Step]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def of(self, body: Sequence[Step]) -> tuple[list[float], list[int]]:
         """Per step the seconds it takes (nan: unknown beforehand), and the number of the set of ranks that meet for it (0: like ones only)."""
-        seconds, sets = np.full(len(body), np.nan), np.zeros(len(body), dtype=np.int64)
-        for i, step in enumerate(body) if self.fusing else ():
-            if step.route is not None:
-                seconds[i], sets[i] = self._collective(step.route, step.user)
-            elif not step.messages:
-                seconds[i] = step.price
+        seconds, sets = [nan] * len(body), [0] * len(body)
+        for i, (price, route, messages, _, user, _, _) in enumerate(body if self.fusing else ()):
+            if route is not None:
+                seconds[i], sets[i] = self._collective(route, user)
+            elif not messages:
+                seconds[i] = price
         return seconds, sets
 
     def _used(self) -> dict[int, set[int]]:
@@ -65,10 +63,10 @@ class Known:
     def _alone(self, route: Route, user: int) -> tuple[float, int]:
         """Seconds of a collective whose links nobody else uses, and the set of its classes, which must run one Program."""
         if any(self._users[link] != {user} for link in self._of(route)):
-            return np.nan, 0
+            return nan, 0
         seconds = sum(move.seconds for move in route.moves)
         if len(route.present) == 1:
             return seconds, 0
         if len({self.ranks[r].c for r in route.present}) > 1:
-            return np.nan, 0
+            return nan, 0
         return seconds, self.sets.setdefault(route.present, len(self.sets) + 1)

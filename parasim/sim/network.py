@@ -55,20 +55,48 @@ class Network:
         real = {link: w for link, w in loads.items() if w > 0 and link not in self.slack}
         return Path(real, min((self.capacity[link] / w for link, w in real.items()), default=inf))
 
-    def start(self, nbytes: float, path: Path, then: Callable[[Any], None], of: Any) -> None:
-        """Put a fluid on its links; `then(of)` is called when its last byte has passed."""
+    def start(self, latency: float, nbytes: float, path: Path, then: Callable[[Any], None], of: Any) -> None:
+        """Put a fluid on its links in `latency` seconds; `then(of)` is called when its last byte has passed."""
         self.started += 1
-        fluid = Fluid(nbytes, path.loads, then, of, 0.0, self.clock.now, self.started)
-        shared = False
+        now = self.clock.now
+        fluid = Fluid(nbytes, path.loads, then, of, path.solo, now + latency, self.started)
+        if not latency:
+            self._enter(fluid)
+            return
+        on_link = self.on_link
         for link in path.loads:
+            if on_link[link]:
+                self.clock.after(latency, self._enter, fluid)
+                return
+        for link in path.loads:  # so far nothing will be there: only when that changes it needs an instant of its own to come
+            on_link[link][fluid.number] = fluid
+        delay = latency + nbytes / path.solo
+        fluid.due = now + delay
+        self.clock.after(delay, self._finish, fluid)
+
+    def _enter(self, fluid: Fluid) -> None:
+        """Its first byte is there, with others or alone."""
+        now, shared = self.clock.now, False
+        for link in fluid.loads:
             others = self.on_link[link]
             if others:
-                shared = True
+                first = next(iter(others.values()))
+                if first.since > now:  # it was to come to a free link
+                    self._later(first)
+                shared = shared or bool(others)
             others[fluid.number] = fluid
         if shared:
+            fluid.rate, fluid.since = 0.0, now
             self._touch({fluid.number: fluid})
         else:
-            self._set(fluid, path.solo)
+            self._set(fluid, fluid.rate)
+
+    def _later(self, fluid: Fluid) -> None:
+        """Take back that a fluid passes alone: it enters when its time has come."""
+        for link in fluid.loads:
+            del self.on_link[link][fluid.number]
+        fluid.due = nan
+        self.clock.after(fluid.since - self.clock.now, self._enter, fluid)
 
     def _finish(self, fluid: Fluid) -> None:
         if fluid.due != self.clock.now:  # another rate since

@@ -182,13 +182,20 @@ def _flops(engine: Engine) -> dict[str, dict[str, float]]:
         before = programs.get(id(rank.program), (rank.program, 0.0))[1]
         programs[id(rank.program)] = rank.program, before + float(multiplicity[rank.rank])
     total = {phase: {"matmul": 0.0, "attention": 0.0} for phase in ("", "R")}
+    work: dict[Hashable, float] = {}
     for program, ranks in programs.values():
         calls = Counter(call.body for call in program.calls)
         for name, body in program.bodies.items():
             for op in body:
                 for k in op.kernels if isinstance(op, Compute) else ():
                     kind = PRICES[k.name].kind
-                    for phase in ("", op.label.phase) if kind in total[""] else ():
-                        if phase in total:
-                            total[phase][kind] += ranks * calls[name] * flops(k)
+                    if kind not in total[""]:
+                        continue
+                    key = k.name, k.dims
+                    if key not in work:
+                        work[key] = flops(k)
+                    done = ranks * calls[name] * work[key]
+                    total[""][kind] += done
+                    if op.label.phase == "R":
+                        total["R"][kind] += done
     return total

@@ -219,36 +219,34 @@ class Replay:
         flight.start = self.clock.now
         if self._slowdown and flight.beside:
             self._fly(flight.beside, flight.kind, 1)
-        self._move(flight)
+        if flight.moves:
+            self._move(flight)
+        else:
+            self._landed(flight)
 
     def _move(self, flight: Flight) -> None:
         """The phases of a plan, one after the other: latency, then bytes on the links."""
-        if flight.at == len(flight.moves):
-            self._landed(flight)
-            return
         self.events += 1
-        latency = flight.moves[flight.at].latency
-        if latency > 0:
-            self.clock.after(latency, self._gone, flight)
-        else:
-            self._gone(flight)
-
-    def _gone(self, flight: Flight) -> None:
         move = flight.moves[flight.at]
-        if move.path is None:
-            flight.at += 1
-            self._move(flight)
+        if move.path is not None:
+            flight.since = self.clock.now + move.latency
+            self.network.start(move.latency, move.bytes, move.path, self._passed, flight)
+        elif move.latency > 0:
+            self.clock.after(move.latency, self._next, flight)
         else:
-            flight.since = self.clock.now
-            self.network.start(move.bytes, move.path, self._passed, flight)
+            self._next(flight)
 
-    def _passed(self, flight: Flight) -> None:
-        self.transfers.append(Transfer(flight.rank, flight.op, flight.moves[flight.at], flight.since, self.clock.now))
+    def _next(self, flight: Flight) -> None:
+        """A phase of a plan is over."""
         flight.at += 1
         if flight.at < len(flight.moves):
             self._move(flight)
         else:
             self._landed(flight)
+
+    def _passed(self, flight: Flight) -> None:
+        self.transfers.append(Transfer(flight.rank, flight.op, flight.moves[flight.at], flight.since, self.clock.now))
+        self._next(flight)
 
     def _landed(self, flight: Flight) -> None:
         """All that waited for these bytes, and for no others, goes on."""

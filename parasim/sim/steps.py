@@ -9,18 +9,17 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
 from ..collectives.plan import CollectivePlan
 from ..cost.pricing import signature
 from ..cost.profile import Profile
 from ..cost.timing import body_seconds, seconds
+from ..hashes import distinct
 from ..program.ops import COMPUTE, P2P, Collective, Kernel, Msg
 from ..program.workload import Program
 from ..topology.cluster import Accelerator
 from .fold import Fold, LoadKey, counted
 from .network import Path
-from .traffic import Size, Traffic, collective_size, message_key
+from .traffic import Size, Traffic, message_key
 
 
 class Move(NamedTuple):
@@ -78,22 +77,6 @@ class Step(NamedTuple):
     sent: float = 0.0
 
 
-class _Draft(NamedTuple):
-    """A transfer template as all ranks of a class have it: its place in its body, and of a collective the number of its form and its size."""
-
-    place: int
-    op: Collective | P2P
-    form: int = -1
-    size: Size = Size(0)
-
-
-class _Class(NamedTuple):
-    """The templates of a class by body: seconds of a Compute at pace 1 (0: a transfer), and the transfers."""
-
-    seconds: dict[str, list[float]]
-    transfers: dict[str, list[_Draft]]
-
-
 @dataclass
 class Pricer:
     """Makes Steps; keeps what it has priced."""
@@ -106,46 +89,32 @@ class Pricer:
     paces: Sequence[float]
     launch: float  # seconds of the host per kernel
     _seconds: dict[Hashable, float] = field(default_factory=dict)
-    _classes: dict[int, _Class] = field(default_factory=dict)
+    _bodies: dict[int, dict[str, list[float]]] = field(default_factory=dict)
     _computes: dict[tuple[int, float], dict[str, list[Step]]] = field(default_factory=dict)
     _collectives: dict[tuple[int, int, str], Step] = field(default_factory=dict)
-    _forms: dict[Hashable, int] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
     _shared: dict[Hashable, Route] = field(default_factory=dict)
     _members: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...], Hashable]] = field(default_factory=dict)
 
     def steps(self, rank: int, c: int, program: Program) -> dict[str, list[Step]]:
         """The templates of `program`, of class `c`, as `rank` runs them, by body."""
-        if c not in self._classes:
-            self._classes[c] = self._class(program)
-        drafts, pace = self._classes[c], self.paces[rank]
+        pace = self.paces[rank]
         if (c, pace) not in self._computes:
-            self._computes[c, pace] = {name: [Step(seconds * pace) for seconds in body] for name, body in drafts.seconds.items()}
+            if c not in self._bodies:
+                self._bodies[c] = {name: body_seconds(body, self._kernel, self.profile, self.launch) for name, body in program.bodies.items()}
+            self._computes[c, pace] = {name: [Step(seconds * pace) for seconds in body] for name, body in self._bodies[c].items()}
         steps = {name: body.copy() for name, body in self._computes[c, pace].items()}
-        for name, body in drafts.transfers.items():
+        for name, drafts in self.traffic.drafts[c].items():
             mine = steps[name]
-            for draft in body:
-                mine[draft.place] = self._batch(rank, c, program, draft.op) if isinstance(draft.op, P2P) else self._collective(rank, draft.op, draft)
+            for draft in drafts:
+                op = draft.op
+                mine[draft.place] = self._batch(rank, c, program, op) if isinstance(op, P2P) else self._collective(rank, op, draft.size, draft.form)
         return steps
 
-    def _class(self, program: Program) -> _Class:
-        found = _Class({}, {})
-        for name, body in program.bodies.items():
-            found.seconds[name] = body_seconds(body, self._kernel, self.profile, self.launch)
-            found.transfers[name] = transfers = list[_Draft]()
-            for i, op in enumerate(body):
-                if isinstance(op, Collective):
-                    size = collective_size(program, op)
-                    key = (op.op, op.algorithm, op.group, op.root, op.load, size)
-                    transfers.append(_Draft(i, op, self._forms.setdefault(key, len(self._forms)), size))
-                elif isinstance(op, P2P):
-                    transfers.append(_Draft(i, op))
-        return found
-
-    def _collective(self, rank: int, op: Collective, draft: _Draft) -> Step:
-        here = rank, draft.form, op.stream
+    def _collective(self, rank: int, op: Collective, size: Size, form: int) -> Step:
+        here = rank, form, op.stream
         if here not in self._collectives:
-            route = self._found(rank, op, draft.size, draft.form)
+            route = self._found(rank, op, size, form)
             meeting, user = self._number((route.present, op.group, op.stream)), self._number((route.present, op.stream))
             beside = () if op.stream == COMPUTE or op.copied else route.present
             self._collectives[here] = Step(route=route, meeting=meeting, user=user, beside=beside, sent=route.sent)
@@ -166,7 +135,7 @@ class Pricer:
         here = (rank, op.group)
         if here not in self._members:
             members = self.traffic.workload.members(rank, op.group)
-            present = tuple(np.unique(self.fold.representative[members]).tolist())
+            present = tuple(distinct(self.fold.representative[members]).tolist())
             self._members[here] = tuple(members.tolist()), present, counted(self.fold.colour[members])
         ranks, present, colours = self._members[here]
         key = (form, ranks)

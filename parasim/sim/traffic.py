@@ -7,7 +7,7 @@ one plan per set of ranks (of the largest size) tells what folding needs to know
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import numpy as np
 from ..collectives.plan import CollectivePlan, plan, send
 from ..cost.profile import Profile
 from ..errors import Unreachable
-from ..program.ops import P2P, Collective, Msg
+from ..program.ops import P2P, Collective, Msg, Op
 from ..program.workload import IntArray, Program, Workload
 from ..topology.cluster import Cluster
 
@@ -28,6 +28,18 @@ class Size(NamedTuple):
 
     nbytes: int
     copies: float = 1.0
+
+
+class Draft(NamedTuple):
+    """A transfer template of a Program: its place in its body, and of a collective what it moves and the number of its form.
+
+    Collectives of one form over the same ranks move the same bytes the same way.
+    """
+
+    place: int
+    op: Collective | P2P
+    size: Size = Size(0)
+    form: int = -1
 
 
 @dataclass(frozen=True)
@@ -111,9 +123,15 @@ class Traffic:
         self._stands[structure] = sets, rows
 
     @cached_property
+    def drafts(self) -> list[dict[str, list[Draft]]]:
+        """The transfer templates of every Program by body."""
+        forms: dict[Hashable, int] = {}
+        return [{name: _drafts(program, body, forms) for name, body in program.bodies.items()} for program in self.workload.programs]
+
+    @cached_property
     def transfers(self) -> list[tuple[list[tuple[Collective, Size]], list[tuple[Msg, int]]]]:
         """Distinct collectives and sent messages of every Program, with their bytes."""
-        return [_transfers(program) for program in self.workload.programs]
+        return [_transfers(program, drafts) for program, drafts in zip(self.workload.programs, self.drafts, strict=True)]
 
 
 def _listed(ranks: tuple[int, ...], most: int = 16) -> str:
@@ -135,19 +153,28 @@ def is_message(structure: Hashable) -> bool:
     return isinstance(structure, tuple) and structure[0] == "send"
 
 
-def _transfers(program: Program) -> tuple[list[tuple[Collective, Size]], list[tuple[Msg, int]]]:
+def _drafts(program: Program, body: Sequence[Op], forms: dict[Hashable, int]) -> list[Draft]:
+    drafts = []
+    for place, op in enumerate(body):
+        if isinstance(op, Collective):
+            size = collective_size(program, op)
+            drafts.append(Draft(place, op, size, forms.setdefault((op.op, op.copied, op.group, op.root, op.load, size), len(forms))))
+        elif isinstance(op, P2P):
+            drafts.append(Draft(place, op))
+    return drafts
+
+
+def _transfers(program: Program, drafts: Mapping[str, Sequence[Draft]]) -> tuple[list[tuple[Collective, Size]], list[tuple[Msg, int]]]:
     """Distinct collectives and sent messages of a Program with their bytes."""
-    collectives: dict[Hashable, tuple[Collective, Size]] = {}
+    collectives: dict[int, tuple[Collective, Size]] = {}
     messages: dict[Hashable, tuple[Msg, int]] = {}
-    for body in program.bodies.values():
-        for op in body:
-            if isinstance(op, Collective):
-                size = collective_size(program, op)
-                collectives[op.op, op.group, op.root, op.load, size] = (op, size)
-            elif isinstance(op, P2P):
-                for m in op.sends:
-                    nbytes = program.nbytes((m.buffer,))
-                    messages[message_key(0, m, nbytes)] = (m, nbytes)
+    for draft in (draft for body in drafts.values() for draft in body):
+        if isinstance(draft.op, Collective):
+            collectives.setdefault(draft.form, (draft.op, draft.size))
+        else:
+            for m in draft.op.sends:
+                nbytes = program.nbytes((m.buffer,))
+                messages[message_key(0, m, nbytes)] = (m, nbytes)
     return list(collectives.values()), list(messages.values())
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hashes import row_hashes
+from ..hashes import distinct, row_hashes
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
 from ..topology.pods import Pods
@@ -99,7 +99,7 @@ class Turns:
         if (after != after[:, :1]).any() or (after < 0).any():
             return None
         after, held = after[:, 0], row_of[self.domain]
-        rows = np.unique(held[held >= 0])
+        rows = distinct(held[held >= 0])
         at, least, length = after[rows], rows.copy(), 1
         while (at != rows).any():
             if (at == rows).any() or length > self.order:

@@ -58,7 +58,7 @@ def test_alone_nothing_shares_a_link(network: type[Network], ends: list[float]) 
     net = network(clock, [10.0])
     path = net.path({0: 1.0})
     for nbytes in (10.0, 20.0):
-        net.start(nbytes, path, lambda _: done.append(clock.now), None)
+        net.start(0.0, nbytes, path, lambda _: done.append(clock.now), None)
     clock.run()
     assert done == pytest.approx(ends)
 
