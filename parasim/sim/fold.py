@@ -114,7 +114,7 @@ class _Refinement:
         self.phase = _joined([x.phase for x in instances]).astype(np.int64, copy=False)
         self.weight = _joined([x.weight for x in instances]).astype(np.float64)
         links = _joined([x.link for x in instances]).astype(np.int64, copy=False)
-        self.used, self.link = np.unique(links if turns is None else turns.home_links(links), return_inverse=True)
+        self.used, self.link = _numbered(links if turns is None else turns.home_links(links), len(capacity))
         self.slack = self._slack(np.zeros(len(links), dtype=np.int64) if turns is None else turns.phases(links))
         self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used], self.slack)
         self.entry = mix(floats(self.weight), self.phase)
@@ -137,8 +137,10 @@ class _Refinement:
         outer = np.zeros(len(self.used), dtype=bool)
         outer[self.link[np.concatenate(ends)]] = True
         message = np.cumsum(new) - 1
-        inner, at = np.unique(self.link[sent], return_index=True)
-        inner, at = inner[~outer[inner]], at[~outer[inner]]
+        first = np.full(len(self.used), -1, dtype=np.int64)
+        first[self.link[sent[::-1]]] = np.arange(len(sent))[::-1]  # of a place written twice the last value stays
+        inner = np.flatnonzero((first >= 0) & ~outer)
+        at = first[inner]
         place = np.full(len(self.used), -1, dtype=np.int64)
         place[inner] = np.arange(len(inner))
         turn = phases % length[self.instance]
@@ -168,14 +170,12 @@ class _Refinement:
 
     def link_loads(self, kinds: Hashes) -> Loaded:
         """What every transfer kind puts on every link."""
-        key = mix(kinds[self.instance], self.phase.astype(np.uint64))
-        order = np.lexsort((key, self.link))
-        link, key = self.link[order], key[order]
-        new = np.ones(len(order), dtype=bool)
-        new[1:] = (link[1:] != link[:-1]) | (key[1:] != key[:-1])
-        first = np.nonzero(new)[0]
+        phases = np.arange(max((x.latency.shape[1] for x in self.all), default=0), dtype=np.uint64)
+        key = mix(kinds[:, None], phases[None])[self.instance, self.phase]
+        order, first = _runs(mix(key, self.link))
         load = np.add.reduceat(self.weight[order], first) if len(first) else np.zeros(0)
-        return Loaded(link[first], key[first], load, order[first])
+        entry = order[first]
+        return Loaded(self.link[entry], key[entry], load, entry)
 
     def signatures(self, kinds: Hashes, entries: Entries) -> Hashes:
         """A hash per used link: kind, capacity, and what every transfer of every kind puts on it in these entries."""
@@ -219,13 +219,11 @@ class _Refinement:
                     loads[named[int(kinds[base + i])], p] = {}
         link, key, load, entry = self.link_loads(kinds)
         colours = of_link[link]
-        order = np.lexsort((load, colours, key))
-        key, colours, load, entry = key[order], colours[order], load[order], entry[order]
-        new = np.ones(len(key), dtype=bool)
-        new[1:] = (key[1:] != key[:-1]) | (colours[1:] != colours[:-1])
-        first = np.nonzero(new)[0]
-        last = np.append(first[1:], len(key))[: len(first)] - 1
-        for c, low, high, e in zip(colours[first].tolist(), load[first].tolist(), load[last].tolist(), entry[first].tolist(), strict=True):
+        order, first = _runs(mix(key, colours))
+        least, most = (f.reduceat(load[order], first) if len(first) else load for f in (np.minimum, np.maximum))
+        entry, colours = entry[order[first]], colours[order[first]]
+        turn = np.lexsort((colours, self.phase[entry], self.instance[entry]))
+        for c, low, high, e in zip(*(column[turn].tolist() for column in (colours, least, most, entry)), strict=True):
             if high - low > 10.0**-DIGITS * max(1.0, high):
                 raise ParasimError(f"folding: links of colour {c} carry {low} and {high}: the partition is not equitable; use --no-fold")
             loads[named[int(kinds[self.instance[e]])], int(self.phase[e])][c] = low
@@ -248,6 +246,22 @@ def _summed(hashes: Hashes, at: IntArray, n: int) -> Hashes:
     out = np.zeros(n, dtype=np.uint64)
     np.add.at(out, at, hashes)
     return out
+
+
+def _numbered(values: IntArray, n: int) -> tuple[IntArray, IntArray]:
+    """The distinct values, of 0 to n - 1, ascending, and the place of each value among them."""
+    place = np.zeros(n, dtype=np.int64)
+    place[values] = 1
+    found = np.flatnonzero(place)
+    place[found] = np.arange(len(found))
+    return found, place[values]
+
+
+def _runs(hashes: Hashes) -> tuple[IntArray, IntArray]:
+    """An order in which equal hashes stand together, and where each run of them begins in it."""
+    order = np.argsort(hashes)
+    ordered = hashes[order]
+    return order, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])) if len(order) else order
 
 
 def _renumbered(colour: NDArray[np.generic]) -> IntArray:

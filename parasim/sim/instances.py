@@ -65,10 +65,13 @@ class Around(NamedTuple):
         """Where each member of each set is taken, as a place in its set."""
         return self.turns.places(sets, self.length)
 
+    def first(self, sets: IntArray) -> NDArray[np.bool_]:
+        """One member of each orbit: those in the first pods of their circles."""
+        return np.asarray(self.turns.rank_phases(sets) < self.length)
+
     def members(self, sets: IntArray) -> IntArray:
         """Of every set one member of each orbit; int[k, n / times]."""
-        first = self.turns.rank_phases(sets) < self.length
-        return np.asarray(sets[first].reshape(len(sets), -1))
+        return np.asarray(sets[self.first(sets)].reshape(len(sets), -1))
 
     def once(self, links: IntArray, weights: NDArray[np.float64]) -> tuple[IntArray, NDArray[np.float64]]:
         """One link of each orbit. Raises Uneven where its links do not all carry the same."""
@@ -102,11 +105,12 @@ def instances(traffic: Traffic, around: Turning | None = None) -> list[Instances
 
 
 class Sets(NamedTuple):
-    """Sets of ranks int[k, n], the `members` of them that folding looks at, and the rows that look alike on the network, and turn `around` alike."""
+    """Sets of ranks int[k, n], the `members` of them that folding looks at, and by a hash of their look the rows that are alike on the network, and turn
+    `around` alike."""
 
     ranks: IntArray
     members: IntArray
-    alike: list[IntArray]
+    alike: dict[int, IntArray]
     around: Around | None
 
 
@@ -118,6 +122,7 @@ class _Builder:
         self.domain = turning[0].domain if turning else np.arange(self.workload.world)
         self._looks: dict[str, Hashes] = {}
         self._groups: dict[Hashable, Sets] = {}
+        self._sent: dict[tuple[int, int], tuple[CollectivePlan, IntArray]] = {}  # by bytes and look: the plan of a message and its ends
 
     def all(self) -> list[Instances]:
         traffic, largest, users, out = self.traffic, dict[Hashable, tuple[Collective, Size]](), dict[Hashable, list[int]](), list[Instances]()
@@ -128,7 +133,7 @@ class _Builder:
                     largest[key] = (op, size)
                 users.setdefault(key, []).append(c)
             for m, nbytes in messages:
-                out.append(self._columns(message_key(c, m, nbytes), self._ends(c, m.peer), partial(self._message, nbytes)))
+                out.append(self._columns(message_key(c, m, nbytes), self._ends(c, m.peer), partial(self._message, nbytes), nbytes))
         for key, (op, size) in largest.items():
             out.append(self._columns(key, self._group(op.group, tuple(users[key])), partial(traffic.collective, op, size)))
         return out
@@ -154,10 +159,12 @@ class _Builder:
                 whole, orbits = self.turning[0], self.turning[1][name]
                 table, around = table[orbits.rows], Around(whole, orbits.length) if orbits.length < whole.order else None
             ranks = table[np.isin(self.workload.class_of_rank[table], users).any(axis=1)]
-            looks = self._look(ranks)
-            if around is not None:
-                looks = mix(looks, row_hashes(around.places(ranks)))
-            self._groups[name, users] = Sets(ranks, around.members(ranks) if around else ranks, _grouped(looks), around)
+            members = ranks
+            looks = self._look(ranks) if around is None else np.zeros(0, dtype=np.uint64)
+            if around is not None:  # the rest of a set is what turns make of these members
+                members = around.members(ranks)
+                looks = mix(self._look(members), row_hashes(around.places(ranks)), row_hashes(around.first(ranks)))
+            self._groups[name, users] = Sets(ranks, members, _grouped(looks), around)
         return self._groups[name, users]
 
     def _look(self, sets: IntArray) -> Hashes:
@@ -166,23 +173,25 @@ class _Builder:
             return np.arange(len(sets), dtype=np.uint64)
         return self.cluster.alike.looks(sets)
 
-    def _columns(self, structure: Hashable, sets: Sets, planner: Planner) -> Instances:
-        """The instances of a structure: one plan for all sets of ranks that are alike."""
+    def _columns(self, structure: Hashable, sets: Sets, planner: Planner, nbytes: int = -1) -> Instances:
+        """The instances of a structure: one plan for all sets of ranks that are alike; of messages of `nbytes` one for those of all structures."""
         ranks, parts = sets.ranks, list[Loads]()
-        latency, stands = np.zeros((len(ranks), 0)), np.empty(len(ranks), dtype=np.int64)
-        for rows in sets.alike:
-            stands[rows] = rows[0]
-            made = planner(tuple(ranks[rows[0]].tolist()))
+        latency, stands = np.zeros((len(ranks), 0)), np.empty_like(ranks)
+        for look, rows in sets.alike.items():
+            made, example = self._sent.get((nbytes, look)) or (planner(tuple(ranks[rows[0]].tolist())), ranks[rows[0]])
+            if nbytes >= 0 and self.cluster.alike is not None:
+                self._sent[nbytes, look] = made, example
+            stands[rows] = example
             if latency.shape[1] < len(made.phases):
                 latency = np.pad(latency, ((0, 0), (0, len(made.phases) - latency.shape[1])))
             latency[rows, : len(made.phases)] = [phase.latency for phase in made.phases]
-            parts += self._spread(made, ranks, rows, planner, sets.around)
+            parts += self._spread(made, example, ranks, rows, planner, sets.around)
         self.traffic.stand(structure, ranks, stands)
         columns = (np.concatenate([getattr(p, c) for p in (Loads(), *parts)]) for c in Loads._fields)
         return Instances(structure, ranks, sets.members, sets.around.times if sets.around else 1, latency, *columns)
 
-    def _spread(self, made: CollectivePlan, sets: IntArray, rows: IntArray, planner: Planner, around: Around | None) -> Iterator[Loads]:
-        """What the plan of the first of `rows` puts on the links, and the same for the others with links of their own."""
+    def _spread(self, made: CollectivePlan, example: IntArray, sets: IntArray, rows: IntArray, planner: Planner, around: Around | None) -> Iterator[Loads]:
+        """What the plan of the ranks `example` puts on the links, and the same for `rows` of the sets with links of their own."""
         for p, part in enumerate(made.phases):
             if not part.weights:
                 continue
@@ -190,20 +199,21 @@ class _Builder:
             if around is not None:
                 links, weights = around.once(links, weights)
             found = links[None]
-            if len(rows) > 1:
+            if len(rows) > 1 or not np.array_equal(example, sets[rows[0]]):
                 assert self.cluster.alike is not None
-                translated = self.cluster.alike.translate(links, sets[rows[0]], sets[rows])
+                translated = self.cluster.alike.translate(links, example, sets[rows])
                 if translated is None and around is not None:
                     raise Uneven
                 if translated is None:  # a link that no member leads to: each by itself
-                    yield from (load for row in rows for load in self._spread(planner(tuple(sets[row].tolist())), sets, np.array([row]), planner, None))
+                    for row in rows:
+                        yield from self._spread(planner(tuple(sets[row].tolist())), sets[row], sets, np.array([row]), planner, None)
                     return
                 found = translated
             yield Loads(np.repeat(rows, len(links)), np.full(found.size, p), found.ravel(), np.tile(weights, len(rows)))
 
 
-def _grouped(looks: Hashes) -> list[IntArray]:
-    """The rows of equal looks, as lists of row numbers."""
-    inverse = np.unique(looks, return_inverse=True)[1]
+def _grouped(looks: Hashes) -> dict[int, IntArray]:
+    """The rows of every look, as row numbers, by its hash."""
+    found, inverse = np.unique(looks, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
-    return np.split(order, np.nonzero(np.diff(inverse[order]))[0] + 1)
+    return dict(zip(found.tolist(), np.split(order, np.nonzero(np.diff(inverse[order]))[0] + 1), strict=True))

@@ -95,7 +95,7 @@ class Traffic:
             members, stands = self._stands[structure]
             for row in np.flatnonzero(members[:, 0] == ranks[0]).tolist():
                 if members[row].tolist() == list(ranks):
-                    return tuple(members[stands[row]].tolist())
+                    return tuple(stands[row].tolist())
         return ranks
 
     def structure(self, op: Collective, size: Size) -> Hashable:
@@ -118,9 +118,9 @@ class Traffic:
             self._samples[group] = [tuple(table[i].tolist()) for i in sorted(first.tolist())]
         return self._samples[group]
 
-    def stand(self, structure: Hashable, sets: IntArray, rows: IntArray) -> None:
-        """Of the `sets` int[k, n] that make a structure, row `rows[i]` stands for row i."""
-        self._stands[structure] = sets, rows
+    def stand(self, structure: Hashable, sets: IntArray, others: IntArray) -> None:
+        """For the `sets` int[k, n] of ranks that make a structure stand `others`, row by row."""
+        self._stands[structure] = sets, others
 
     @cached_property
     def drafts(self) -> list[dict[str, list[Draft]]]:

@@ -141,17 +141,17 @@ class Shape:
 
     def climbs(self, place: Mapping[str, int]) -> Climbs:
         """What leads up from every device (see `bulk`)."""
-        n, d = (x.ravel().astype(np.int64) for x in np.indices((self.servers, self.size)))
-        world, rail = np.arange(len(n)), self.rail[d]
-        first, per_server = self.outside
-        pod, slot = n // self.net.pod_nodes, n % self.net.pod_nodes
-        leaf = pod * self.per_pod + (rail if self.net.rails else 0)
-        plug, cable = first + n * per_server + self.plug[d], first + n * per_server + self.cable[rail]
-        near = Climb(np.stack([world, len(n) + n], axis=1), 2 * world[:, None], 2 * world[:, None] + 1)
-        ups = np.stack([plug, cable], axis=1)
-        far = Climb(np.stack([world, len(n) + n * self.rails + rail, 2 * len(n) + n.max() + leaf], axis=1), ups, ups + 1)
+        servers, first, per_server = np.arange(self.servers), *self.outside
+        pod, slot = np.divmod(servers, self.net.pod_nodes)
+        n, rail, world = np.repeat(servers, self.size), np.tile(self.rail, self.servers), np.arange(self.servers * self.size)
+        leaf = np.repeat(pod * self.per_pod, self.size) + (rail if self.net.rails else 0)
+        switch, nic = len(world) + n, len(world) + n * self.rails + rail
+        near = Climb(np.stack([world, switch], axis=1), 2 * world[:, None], 2 * world[:, None] + 1)
+        ups = np.add.outer(first + servers * per_server, np.stack([self.plug, self.cable[self.rail]], axis=1)).reshape(-1, 2)
+        far = Climb(np.stack([world, nic, 2 * len(world) + self.servers - 1 + leaf], axis=1), ups, ups + 1)
         to_spine: Ints = self.top + 2 * np.arange(self.leaves * self.uplinks).reshape(self.leaves, self.uplinks)
-        spine: Ints = (slot if self.net.rails else slot * self.rails + rail) % max(1, self.uplinks)
+        ports = slot[:, None] + np.zeros_like(self.rail) if self.net.rails else slot[:, None] * self.rails + self.rail
+        spine: Ints = ports.ravel() % max(1, self.uplinks)
         return Climbs(place, (near, far), leaf, spine, to_spine, to_spine + 1)
 
 
