@@ -75,25 +75,26 @@ class Engine:
     def _fuse(self) -> dict[int, int]:
         """What every rank runs as one: ops whose duration nothing else can change, those of several classes together; how many each set has."""
         known = Known({rank.rank: rank for rank in self.ranks}, self.fold, fusing=self._fusing)
-        shared: dict[Hashable, tuple[NDArray[np.float64], NDArray[np.int64]]] = {}
+        kinds: dict[Hashable, int] = {}  # ranks of one Program that know the same run the same
         templates: dict[int, IntArray] = {}
-        seconds, meets = [], []
+        resolved, seconds, meets, kind_of = list[Resolved](), list[NDArray[np.float64]](), list[IntArray](), dict[int, int]()
         for rank in self.ranks:
             found = [known.of(body) for body in rank.steps.values()]
             flat = np.array([x for s, _ in found for x in s], dtype=np.float64), np.array([x for _, m in found for x in m], dtype=np.int64)
             key = id(rank.program), flat[0].tobytes(), flat[1].tobytes()
-            if key not in shared:
-                at = templates.get(id(rank.program))
-                if at is None:
-                    at = templates[id(rank.program)] = _templates(rank.resolved)
-                shared[key] = flat[0][at], flat[1][at]
-            seconds.append(shared[key][0])
-            meets.append(shared[key][1])
-        place = {rank.rank: at for at, rank in enumerate(self.ranks)}
-        together = {number: tuple(place[r] for r in present) for present, number in known.sets.items()}
-        for rank, runs in zip(self.ranks, fuse_all([r.resolved for r in self.ranks], seconds, meets, together), strict=True):
-            rank.fused(runs)
-        return {number: len(members) for number, members in together.items()}
+            if key not in kinds:
+                if id(rank.program) not in templates:
+                    templates[id(rank.program)] = _templates(rank.resolved)
+                at = templates[id(rank.program)]
+                kinds[key] = len(kinds)
+                resolved.append(rank.resolved)
+                seconds.append(flat[0][at])
+                meets.append(flat[1][at])
+            kind_of[rank.rank] = kinds[key]
+        runs = fuse_all(resolved, seconds, meets, {n: tuple(dict.fromkeys(kind_of[r] for r in present)) for present, n in known.sets.items()})
+        for rank in self.ranks:
+            rank.fused(runs[kind_of[rank.rank]])
+        return {number: len(present) for present, number in known.sets.items()}
 
 
 def _templates(resolved: Resolved) -> IntArray:

@@ -97,10 +97,10 @@ class Cut:
 
 
 def fuse_all(resolved: Sequence[Resolved], seconds: Sequence[Floats], meets: Sequence[IntArray], sets: Mapping[int, tuple[int, ...]]) -> list[Runs]:
-    """The runs of every rank, given the seconds of each instance (nan: unknown beforehand) and the number of the set of ranks that it is a
+    """The runs of every kind of rank, given the seconds of each instance (nan: unknown beforehand) and the number of the set of ranks that it is a
     collective of (0: of none but ranks like this one). `sets[number]` are places in the sequences; the ranks of a set have equal Programs."""
     if not sets:
-        return _shared(_cuts(resolved, seconds, meets), seconds)
+        return [_runs(c, s, np.zeros(len(s))) for c, s in zip(_cuts(resolved, seconds, meets), seconds, strict=True)]
     known, meets = _agreed(seconds, meets, sets)
     seconds = [np.where(k, s, np.nan) for k, s in zip(known, seconds, strict=True)]
     cuts = _cuts(resolved, seconds, meets)
@@ -131,27 +131,14 @@ def _agreed(seconds: Sequence[Floats], meets: Sequence[IntArray], sets: Mapping[
     return known, [np.where(m & k, np.where(given > 0, given, alone + r), 0) for r, (m, k, given) in enumerate(zip(meeting, known, meets, strict=True))]
 
 
-def _shared(cuts: Sequence[Cut], seconds: Sequence[Floats]) -> list[Runs]:
-    """The runs of ranks that meet nobody; ranks of equal seconds share them."""
-    made: dict[tuple[int, int], Runs] = {}
-    for cut, s in zip(cuts, seconds, strict=True):
-        if (id(cut), id(s)) not in made:
-            made[id(cut), id(s)] = _runs(cut, s, np.zeros(len(s)))
-    return [made[id(cut), id(s)] for cut, s in zip(cuts, seconds, strict=True)]
-
-
 def _cuts(resolved: Sequence[Resolved], seconds: Sequence[Floats], meets: Sequence[IntArray]) -> list[Cut]:
     """The cut of every rank; ranks of one Program that know the same share it."""
     made: dict[Hashable, Cut] = {}
-    keys: dict[tuple[int, int, int], Hashable] = {}
     out = []
     for r, s, m in zip(resolved, seconds, meets, strict=True):
-        here = id(r), id(s), id(m)
-        key = keys.get(here)
-        if key is None:
-            key = keys[here] = id(r), np.isnan(s).tobytes(), m.tobytes()
-            if key not in made:
-                made[key] = _cut(r, s, m)
+        key = id(r), np.isnan(s).tobytes(), m.tobytes()
+        if key not in made:
+            made[key] = _cut(r, s, m)
         out.append(made[key])
     return out
 
@@ -159,7 +146,7 @@ def _cuts(resolved: Sequence[Resolved], seconds: Sequence[Floats], meets: Sequen
 def _cut(resolved: Resolved, seconds: Floats, meets: IntArray) -> Cut:
     """Maximal runs, and of those the sections from the first to the last collective of one set."""
     n = len(resolved)
-    order = np.argsort(resolved.stream, kind="stable")
+    order = np.argsort(resolved.stream.astype(np.int16), kind="stable")  # of short integers in linear time
     known = ~np.isnan(seconds)[order]
     entered = (np.diff(resolved.edge_start) > 0)[order]
     left = np.zeros(n, dtype=bool)
