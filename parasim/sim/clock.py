@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import simpy
@@ -10,6 +11,7 @@ from simpy.events import EventPriority
 
 LAST = EventPriority(2)  # priority of an event that comes after all others of its instant; simpy's own are 0 and 1
 Due = tuple[Callable[[Any], object], Any]
+Dues = dict[float, list[Due]]  # by instant
 
 
 class Instant(simpy.Event):
@@ -33,10 +35,13 @@ class Clock:
     """Calls `what(of)` after `delay` seconds; at one instant in the order in which it was asked to. `now` in seconds."""
 
     def __init__(self) -> None:
+        self.rest: Callable[[], None] = lambda: None  # called when all that was due at an instant has happened
+        self._begin()
+
+    def _begin(self) -> None:
         self.env = simpy.Environment()
         self.now = 0.0
-        self.rest: Callable[[], None] = lambda: None  # called when all that was due at an instant has happened
-        self._due: dict[float, list[Due]] = {}
+        self._due: Dues = {}
         self._instant = Instant(self.env, self._fire)
 
     def after(self, delay: float, what: Callable[[Any], object], of: Any) -> None:
@@ -60,6 +65,26 @@ class Clock:
         """Until nothing is left to happen."""
         self.rest()
         self.env.run()
+
+    def alone(self, stop: Callable[[], bool]) -> Dues:
+        """From 0 to the end of the first instant after which `stop()` holds. What is left to happen then; the clock is back at 0."""
+        self.rest()
+        env = self.env
+        while not stop() and (now := env.peek()) < inf:
+            while env.peek() == now:
+                env.step()
+        left = self._due
+        self._begin()
+        return left
+
+    def expect(self, dues: Dues) -> None:
+        """Take up what `alone` has left, at 0."""
+        for at, due in dues.items():
+            if at in self._due:
+                self._due[at] += due
+            else:
+                self._due[at] = due
+                self.env.schedule(self._instant, delay=at)
 
     def _fire(self, _: simpy.Event) -> None:
         self.now = now = self.env.now

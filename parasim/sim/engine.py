@@ -72,8 +72,8 @@ class Engine:
             heads.setdefault(int(rank.resolved.stream[i]), i)
         return list(heads.values())
 
-    def _fuse(self) -> dict[int, int]:
-        """What every rank runs as one: ops whose duration nothing else can change, those of several classes together; how many each set has."""
+    def _fuse(self) -> dict[tuple[int, ...], int]:
+        """What every rank runs as one: ops whose duration nothing else can change, those of several classes together; who has each number."""
         known = Known({rank.rank: rank for rank in self.ranks}, self.fold, fusing=self._fusing)
         kinds: dict[Hashable, int] = {}  # ranks of one Program that know the same run the same
         templates: dict[int, IntArray] = {}
@@ -94,7 +94,7 @@ class Engine:
         runs = fuse_all(resolved, seconds, meets, {n: tuple(dict.fromkeys(kind_of[r] for r in present)) for present, n in known.sets.items()})
         for rank in self.ranks:
             rank.fused(runs[kind_of[rank.rank]])
-        return {number: len(present) for present, number in known.sets.items()}
+        return known.sets
 
 
 def _templates(resolved: Resolved) -> IntArray:

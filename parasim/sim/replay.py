@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from .clock import Clock
+from .clock import Clock, Dues
+from .islands import Islands, bridges
 from .network import Network
 from .ranks import Rank
 from .steps import Message, Move, Route, Step
@@ -54,10 +55,14 @@ class Flight:
 
 
 class Replay:
-    """One run of `ranks`. `sets[number]`: how many ranks run the runs of that number together. `slowdown[kind]`: what transfers do to compute."""
+    """One run of `ranks`. `sets`: the ranks that run the runs of a number together. `slowdown[kind]`: what transfers do to compute."""
 
-    def __init__(self, ranks: Sequence[Rank], network: Network, clock: Clock, slowdown: Mapping[str, float], sets: Mapping[int, int]) -> None:
-        self.ranks, self.network, self.clock, self.sets = ranks, network, clock, sets
+    def __init__(self, ranks: Sequence[Rank], network: Network, clock: Clock, slowdown: Mapping[str, float], sets: Mapping[tuple[int, ...], int]) -> None:
+        self.ranks, self.network, self.clock = ranks, network, clock
+        self.sets = {number: len(present) for present, number in sets.items()}
+        self._islands = Islands(ranks)
+        self._bridges = bridges(self._islands, ranks, sets)
+        self._held: Dues | None = None  # while an island is alone: what has reached a bridge
         self.transfers: list[Transfer] = []
         self.events = 0
         self.slowed: dict[int, float] = defaultdict(float)
@@ -71,10 +76,31 @@ class Replay:
 
     def run(self) -> None:
         """Until nothing moves any more."""
-        for rank in self.ranks:
-            self._ready += [Stream(rank, mine) for mine in rank.streams]
         self.clock.rest = self._drain
+        left: list[Dues] = []
+        islands = self._islands.members
+        for members in islands if len(islands) > 1 else ():
+            self._held = {}
+            self._begin_all(members)
+            left.append(self.clock.alone(lambda: bool(self._held)))
+            left.append(self._held)
+        self._held = None
+        for dues in left:
+            self.clock.expect(dues)
+        if not left:
+            self._begin_all(self.ranks)
         self.clock.run()
+
+    def _begin_all(self, ranks: Sequence[Rank]) -> None:
+        for rank in ranks:
+            self._ready += [Stream(rank, mine) for mine in rank.streams]
+
+    def _holds(self, stream: Stream, number: int, *, fused: bool) -> bool:
+        """Alone on its island before a bridge? It goes there at this instant when all islands are at hand."""
+        if self._held is None or number not in self._bridges[fused]:
+            return False
+        self._held.setdefault(self.clock.now, []).append((self._ready.append, stream))
+        return True
 
     def _drain(self) -> None:
         ready = self._ready
@@ -159,6 +185,8 @@ class Replay:
 
     def _come(self, stream: Stream, number: int, k: int) -> None:
         """A run that starts when all ranks of its set have reached it."""
+        if self._holds(stream, number, fused=True):
+            return
         stream.rank.came[k] = self.clock.now
         streams = self._together.setdefault((number, k), [])
         streams.append(stream)
@@ -174,6 +202,8 @@ class Replay:
 
     def _collective(self, stream: Stream, i: int, route: Route, number: int, beside: tuple[int, ...]) -> None:
         """Meet the others; the last to come moves the bytes. That slows the compute of the ranks `beside`."""
+        if self._holds(stream, number, fused=False):
+            return
         stream.pending, stream.began = 1, inf
         flight = Flight(stream, route.moves, i, "collective", beside)
         if len(route.present) > 1:  # else all members do what this one does

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parasim.program.ops import P2P, Label, Op
-from parasim.sim.network import max_min
+from parasim.sim.clock import Clock
+from parasim.sim.network import Network, max_min
 from parasim.topology.cluster import Cluster
 
 Loads = list[dict[int, int]]
@@ -193,3 +194,21 @@ def test_profile_factors_slow_a_message() -> None:
     """Half the bandwidth of the link kind, 0.25 of it for messages, 1 s per message and 2 s per link: 1 + 2 + 10/(10 x 0.5 x 0.25)."""
     p = profile(network__bandwidth_factor__nic=0.5, p2p__bandwidth_factor=0.25, p2p__latency=1.0, network__latency__nic=2.0)
     assert times(run(pairs_of([10], [0.0]), network(2, [("d0", "d1", 10.0)]), p), 0, 1)[2] == 11.0
+
+
+def test_a_transfer_that_was_to_come_to_a_free_link_finds_another() -> None:
+    """a of 10 B is on its way for 2 s from 0 and would pass alone from 2 to 3. b of 20 B comes at 1: alone until 2 it moves 10 B, then both run at
+    5 B/s and end at 4; c of 10 B, asked for at 1 with 4 s to come, finds the link free at 5 and ends at 6."""
+    clock, ends = Clock(), {}
+    net = Network(clock, [10.0])
+    path = net.path({0: 1.0})
+
+    def begin(name: str, latency: float, nbytes: float) -> None:
+        net.start(latency, nbytes, path, lambda of: ends.__setitem__(of, clock.now), name)
+
+    begin("a", 2.0, 10.0)
+    begin("b", 1.0, 20.0)
+    clock.after(1.0, lambda _: begin("c", 4.0, 10.0), None)
+    clock.run()
+    assert ends == pytest.approx({"a": 4.0, "b": 4.0, "c": 6.0})
+    assert not any(net.on_link)
