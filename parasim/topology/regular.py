@@ -142,7 +142,7 @@ class Shape:
     def climbs(self, place: Mapping[str, int]) -> Climbs:
         """What leads up from every device (see `bulk`)."""
         servers, first, per_server = np.arange(self.servers), *self.outside
-        pod, slot = np.divmod(servers, self.net.pod_nodes)
+        pod, slot = servers // self.net.pod_nodes, servers % self.net.pod_nodes
         n, rail, world = np.repeat(servers, self.size), np.tile(self.rail, self.servers), np.arange(self.servers * self.size)
         leaf = np.repeat(pod * self.per_pod, self.size) + (rail if self.net.rails else 0)
         switch, nic = len(world) + n, len(world) + n * self.rails + rail
