@@ -84,7 +84,7 @@ def start_of(op: str, algorithm: str, rounds: Sequence[Round], latency: float, p
     overlap, hides = _hidden(op, at, rounds, latency + large, across * crossing, profile)
     facts = facts_of(group.members, group.cluster, profile) if across else None
     pipe = pipeline(algorithm, steps, across, group, facts) if algorithm in ("tree", "nvls-tree") else None
-    small, grant = _dearer(at, per_byte, sum(r.sent for r in rounds), across, steps, facts, profile)
+    small, grant = _dearer(at, per_byte, rounds, group, facts, profile)
     if pipe is not None and small is None and algorithm == "tree" and profile.get("planner.ll_share", 0.0):
         small = 0.0
     more = middle(algorithm)
@@ -101,16 +101,16 @@ def _beyond_small(more: Middle | None, steps: int, across: int, per_byte: float,
     return more.call + more.step * (steps - across) + more.across * across, per_byte * (1 / share - 1)
 
 
-def _dearer(at: str, per_byte: float, sent: float, across: int, steps: int, facts: Facts | None, profile: Profile) -> tuple[float | None, float]:
-    """Seconds more per byte by the protocol for small messages, and those that a receiver's grants take.
+def _dearer(at: str, per_byte: float, rounds: Sequence[Round], group: Group, facts: Facts | None, profile: Profile) -> tuple[float | None, float]:
+    """Seconds more per byte by the protocol for small messages, and those that a receiver's grants of messages of 1/n take.
 
-    Between servers of which the profile knows how lines pass: twice the bytes, or the lines of the `sent` bytes over all channels. Else dearer
+    Between servers of which the profile knows how lines pass: twice the bytes, or the lines of what is sent over all channels. Else dearer
     bytes and, where a message passes whole from server to server, each hop's.
     """
     cost, hop, lines = (profile.get(f"{at}.{key}", 0.0) for key in ("small_message_cost", "hop_bandwidth", "line_bandwidth"))
-    hops = (across or steps) / hop if hop else 0.0
+    hops = (sum(r.across for r in rounds) or sum(r.steps for r in rounds)) / hop if hop else 0.0
     if lines and facts is not None:
-        return max(per_byte, sent / (lines * channels(facts)) - per_byte) if facts.ll else None, hops
+        return max(per_byte, sum(r.sent for r in rounds) / (lines * channels(facts)) - per_byte), hops / group.size
     return cost * per_byte + hops if cost or hop else None, 0.0
 
 

@@ -94,7 +94,7 @@ KEYS: dict[str, Key] = {
     "algorithm.<algorithm>.hop_bandwidth": Key(
         0.0,
         "B/s",
-        "by its protocol for small messages a buffer passes whole from server to server at this rate, beside line_bandwidth up to the "
+        "by its protocol for small messages a message passes whole from server to server at this rate, beside line_bandwidth up to the "
         "large_message_latency that a receiver's grant takes; 0: cut through",
     ),
     "algorithm.<algorithm>.line_bandwidth": Key(

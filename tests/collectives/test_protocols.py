@@ -22,13 +22,19 @@ def test_the_host_checks_lines_of_ll() -> None:
     between, inside = ring("h100-hgx-ib400", "nccl-h100", 16), ring("h100-hgx-ib400", "nccl-h100", 8)
     assert between.seconds(2e6, LL) - between.seconds(1e6, LL) == pytest.approx(1e6 * 15 / 16 / (16 * 1.28e9))
     assert inside.small == pytest.approx(1.55 * inside.per_byte)
-    assert ring("aws-p4de-efa", "nccl-efa-v1", 16).small is None  # NCCL_PROTO=simple
 
 
 def test_small_messages_that_a_receiver_grants() -> None:
     """Twice the bytes, and the longer of lines and grants: 1 + 2 x 0.5 n + max((1.5 - 0.5) n, min(4 n, 20))."""
     start = Start(call=0.0, latency=1.0, per_byte=0.5, small=1.5, grant=4.0, hides=20.0)
     assert [start.seconds(n, LL) for n in (2.0, 10.0, 40.0)] == [1 + 2 + 8, 1 + 10 + 20, 1 + 40 + 40]
+
+
+def test_grants_are_asked_for_per_message() -> None:
+    """A chunk of S/n waits at each of the crossings: two of an all-gather among 8 ranks, 128 among 512."""
+    few, many = ring("polaris-slingshot", "nccl-slingshot-tcp-2.21", 8), ring("polaris-slingshot", "nccl-slingshot-tcp-2.21", 512)
+    assert many.grant * 512 / 128 == pytest.approx(few.grant * 8 / 2)
+    assert many.hides == pytest.approx(few.hides * 128 / 2)
 
 
 def test_large_messages_hide_what_they_wait_for_between_servers() -> None:
