@@ -67,5 +67,5 @@ def pipeline(algorithm: str, steps: int, across: int, group: Group, facts: Facts
     first, second = group.blocks()[:2]
     members = facts.ranks // facts.servers
     width = channels(facts) * (members if algorithm == "nvls-tree" else 1)
-    rate = float(tables()["generations"][facts.generation]["tree"]) * 1e9
+    rate = float(tables()["generations"][facts.generation]["tree"][0]) * 1e9
     return Pipeline(algorithm, facts.servers, members, steps - across, across, width, rate, group.hop(first[0], second[0]))

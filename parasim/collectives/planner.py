@@ -102,7 +102,8 @@ def _estimates(op: str, nbytes: float, name: str, facts: Facts) -> Iterator[Pick
 def _latency(op: str, nbytes: float, name: str, place: int, facts: Facts) -> float:
     """us."""
     table, servers = tables(), facts.servers
-    base, step, hop = (float(table[key][name][place]) for key in ("base", "inside", "between"))
+    base, step = (float(table[key][name][place]) for key in ("base", "inside"))
+    hop = float(table["between"]["tree" if facts.ranks == servers else name][place])
     hop += facts.latency * (2 if place == 2 else 1)
     depth = int(math.log2(servers))
     if name == "tree":
@@ -118,26 +119,31 @@ def _latency(op: str, nbytes: float, name: str, place: int, facts: Facts) -> flo
 def _rate(op: str, nbytes: float, name: str, place: int, facts: Facts) -> float:
     """GB/s of the buffer."""
     table, two = tables(), facts.servers == 2
-    row = table["generations"][facts.generation]
+    row, count = table["generations"][facts.generation], _paths(facts)
+    caps = {key: count * float(row[key][0 if two else 1]) for key in ("tree", "tree_ll128", "nvls_tree")}
     if name == "nvls-tree":
         switch = facts.inside * row["nvls"] * (1 - 1 / table["nvls_channels"]) * 2
-        return max(1e-9, float(min(switch, facts.between * (2 if two else 1)))) / _part(op, facts)
+        return max(1e-9, float(min(switch, facts.between * (2 if two else 1), caps["nvls_tree"]))) / _part(op, facts)
     most = next(float(few if two else many) for upto, few, many in table["ll_between"] if facts.overhead <= upto)
     if name == "ring":
-        return (min(most, facts.ll * facts.between), facts.ll128 * facts.between, facts.between)[place] / _part(op, facts)
+        by_ll128 = min(facts.ll128 * facts.between, count * float(row["ring_ll128"]))
+        return (min(most, facts.ll * facts.between), by_ll128, facts.between)[place] / _part(op, facts)
     rules = table["tree"]
-    bus = rules["share"] * facts.between
-    if two:
-        bus = min(rules["share"] * min(facts.inside, 2 * facts.between), facts.channels * row["tree"])
-    bus = (min(bus * rules["ll"], most), bus * rules["ll128"], bus)[place]
+    bus = min(rules["share"] * (min(facts.inside, 2 * facts.between) if two else facts.between), caps["tree"])
+    bus = (min(bus * rules["ll"], most), min(bus * rules["ll128"], caps["tree_ll128"]), bus)[place]
     factors = table["tree_correction"][place]
     size = int(math.log2(nbytes / 64)) if nbytes >= 64 else len(factors)
     return float(bus / 2 * (factors[size] if size < len(factors) else 1.0))
 
 
+def _paths(facts: Facts) -> float:
+    """Channels as the planner counts them: one per NIC of a server, or per device where they have several."""
+    return max(1, min(facts.ranks // facts.servers, facts.channels))
+
+
 def channels(facts: Facts) -> int:
-    """Channels between servers: so many per NIC of a server, or per device where they have several."""
-    return int(tables()["chunks"]["per_nic"] * max(1, min(facts.ranks // facts.servers, facts.channels)))
+    """Channels that run between servers."""
+    return int(tables()["chunks"]["per_nic"] * _paths(facts))
 
 
 def _steps(op: str, places: int) -> int:

@@ -40,12 +40,26 @@ def test_estimates_by_hand() -> None:
 
 
 def test_nvls_trees_and_a_network_that_states_its_latency() -> None:
-    """NVLSTree on 8 servers: 25 + 6 (20.9 + 2 x 75), at 384 x n / (2 (n-1)); on two servers twice that, or what the switch does."""
+    """NVLSTree on 8 servers: 25 + 6 (20.9 + 2 x 75), at 8 x 45.5 x n / (2 (n-1)) of 8 x 48; on two 8 x 57.7 of twice 384, and of what the switch does."""
     p5 = Facts(64, 8, "*h[128]00*", inside=360, between=384, channels=32, latency=75, overhead=2, ll=0.5, ll128=0.92)
     (best,) = ranked("all_reduce", 2**30, ["nvls-tree"], p5)
-    assert best.seconds * 1e6 == pytest.approx(25 + 6 * 170.9 + 2**30 / 1e3 / (384 * 64 / 126))
+    assert best.seconds * 1e6 == pytest.approx(25 + 6 * 170.9 + 2**30 / 1e3 / (8 * 45.5 * 64 / 126))
     (two,) = ranked("all_reduce", 2**30, ["nvls-tree"], replace(p5, ranks=16, servers=2, latency=0))
-    assert two.seconds * 1e6 == pytest.approx(25 + 2 * 20.9 + 2**30 / 1e3 / (360 * 0.85 * 7 / 8 * 2 * 16 / 30))
+    assert two.seconds * 1e6 == pytest.approx(25 + 2 * 20.9 + 2**30 / 1e3 / (8 * 57.7 * 16 / 30))
+
+
+def test_a_channel_carries_so_much_on_many_servers() -> None:
+    """16 servers of 8 H100, 8 NICs: trees at min(0.92 x 8 x 48, 8 x 36), by LL128 at 8 x 29; on two at 0.92 x 360 and 0.9375 of it; rings at 8 x 36.7."""
+    facts = Facts(128, 16, "*h[128]00*", inside=360, between=384, channels=8, latency=0, overhead=1, ll=0.5, ll128=0.92)
+    size, part = 2**28, 254 / 128
+    many = {(p.algorithm, p.protocol): p.seconds * 1e6 for p in ranked("all_reduce", size, ["ring", "tree"], facts)}
+    assert many["tree", "Simple"] == pytest.approx(8.4 + 2 * (7 * 4 + 4 * 14) + size / 1e3 / (8 * 36 / 2 * 0.9))
+    assert many["tree", "LL128"] == pytest.approx(14 + 2 * (7 * 1.25 + 4 * 8.5) + size / 1e3 / (8 * 29 / 2))
+    assert many["ring", "LL128"] == pytest.approx(14 + 224 * 1.9 + 30 * 4 + size / 1e3 / (8 * 36.7 / part))
+    two = {(p.algorithm, p.protocol): p.seconds * 1e6 for p in ranked("all_reduce", size, ["tree"], replace(facts, ranks=16, servers=2))}
+    assert two["tree", "LL128"] == pytest.approx(14 + 2 * (7 * 1.25 + 8.5) + size / 1e3 / (8 * 36.7 / 2))
+    (alone,) = (p for p in ranked("all_gather", size, ["ring"], replace(facts, ranks=16)) if p.protocol == "LL")  # one GPU per server: hops as of trees
+    assert alone.seconds * 1e6 == pytest.approx(6.6 + 15 * 5.0 + size / 1e3 / (20.4 * 16 / 15))
 
 
 def test_where_ll_is_off_simple_is_alone() -> None:
