@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,8 +180,9 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     step = profile.get(f"collective.{op}.step_latency", 0.0) + profile.get(f"{at}.step_latency", 0.0)
     factor = profile.get(f"collective.{op}.bandwidth_factor", 1.0) * profile.get(f"{at}.bandwidth_factor", 1.0)
     capacities = capacity(group.cluster, profile)
-    phases = tuple(_phase(r, r.latency + r.steps * step, factor, capacities) for r in rounds)
-    per_byte = sum(_moving(phase, capacities) for phase in phases)
+    shapes = [shape_of(r, capacities) for r in rounds]
+    phases = tuple(Phase(r.latency + r.steps * step, s.tightest / factor, s.weights) for r, s in zip(rounds, shapes, strict=True))
+    per_byte = sum(s.seconds for s in shapes) / factor
     fastest = profile.get(f"{at}.bandwidth", 0.0)
     if fastest and 0 < per_byte < 1 / fastest:
         phases = tuple(replace(phase, bytes=phase.bytes / (fastest * per_byte)) for phase in phases)
@@ -188,14 +190,38 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     return phases, start_of(op, algorithm, rounds, sum(phase.latency for phase in phases), per_byte, group, profile)
 
 
-def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float64]) -> Phase:
-    """A Round for one byte of the buffer. Progress counts the bytes of one of its flows on the link that is tightest when the network is free.
+class Shape(NamedTuple):
+    """What a Round does to the links, free of sizes: `weights` per byte of progress as in a Phase, `tightest` bytes of progress and `seconds` alone on the
+    network per byte of the buffer."""
+
+    weights: tuple[tuple[int, float], ...]
+    tightest: float
+    seconds: float
+
+
+def shape_of(r: Round, capacities: NDArray[np.float64]) -> Shape:
+    """Progress counts the bytes of one flow of a Round on the link that is tightest when the network is free.
 
     So flows that share a link they are held up by get equal bytes/s there: a collective as many shares as it has messages on it at once, however
-    many bytes it puts on it per byte of buffer.
+    many bytes it puts on it per byte of buffer. The last few are kept, with what they are of: other sizes ask for the same.
     """
+    known = _SHAPES.get(id(r))
+    if known is not None and known[0] is r and known[1] is capacities:
+        return known[2]
+    while len(_SHAPES) >= KEPT:
+        del _SHAPES[next(iter(_SHAPES))]
+    shape = _shape(r, capacities)
+    _SHAPES[id(r)] = r, capacities, shape
+    return shape
+
+
+KEPT = 16
+_SHAPES: dict[int, tuple[Round, NDArray[np.float64], Shape]] = {}
+
+
+def _shape(r: Round, capacities: NDArray[np.float64]) -> Shape:
     if not r.weights:
-        return Phase(latency, 0.0, ())
+        return Shape((), 0.0, 0.0)
     index = np.fromiter(r.weights, dtype=np.int64, count=len(r.weights))
     weights = np.fromiter(r.weights.values(), dtype=np.float64, count=len(r.weights))
     order = np.argsort(index)
@@ -203,7 +229,7 @@ def _phase(r: Round, latency: float, factor: float, capacities: NDArray[np.float
     busy = weights / capacities[index]
     at = int(np.argmax(busy)) if busy.any() else int(np.argmax(weights))
     tightest = float(weights[at]) / max(1.0, r.flows.get(int(index[at]), 1.0))
-    return Phase(latency, tightest / factor, tuple(zip(index.tolist(), (weights / tightest).tolist(), strict=True)))
+    return Shape(tuple(zip(index.tolist(), (weights / tightest).tolist(), strict=True)), tightest, float(busy[at]))
 
 
 def price(op: str, choice: Choice, rounds: Sequence[Round], nbytes: float, group: Group, profile: Profile, protocol: str = "") -> CollectivePlan:
