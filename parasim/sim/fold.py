@@ -114,14 +114,16 @@ class _Refinement:
         self.phase = _joined([x.phase for x in instances]).astype(np.int64, copy=False)
         self.weight = _joined([x.weight for x in instances]).astype(np.float64)
         links = _joined([x.link for x in instances]).astype(np.int64, copy=False)
-        self.used, self.link = _numbered(links if turns is None else turns.home_links(links), len(capacity))
-        self.slack = self._slack(np.zeros(len(links), dtype=np.int64) if turns is None else turns.phases(links))
+        homes, phases = (links, np.zeros(len(links), dtype=np.int64)) if turns is None else turns.homes_of(links)
+        self.used, self.link = _numbered(homes, len(capacity))
+        self.slack = self._slack(phases)
         self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used], self.slack)
         self.entry = mix(floats(self.weight), self.phase)
         tight = np.flatnonzero(~self.slack[self.link])  # the entries that are compared
         self.entries = self.instance, self.link, self.entry
         self.tight = self.instance[tight], self.link[tight], self.entry[tight]
         self.latency = [_latencies(x) for x in instances]
+        self._kinds: tuple[IntArray | None, Hashes] = None, np.zeros(0, dtype=np.uint64)  # of the colours asked for last
 
     def _slack(self, phases: IntArray) -> NDArray[np.bool_]:
         """Which links can never be what holds a transfer up: all that one of them carries goes over one first or last link of a message, too, and takes
@@ -160,13 +162,16 @@ class _Refinement:
 
     def kinds(self, colour: IntArray) -> Hashes:
         """A hash per instance: its structure and the colours of its ranks (in order for messages)."""
+        if self._kinds[0] is colour:
+            return self._kinds[1]
         out = []
         for n, (x, members) in enumerate(zip(self.all, self.members, strict=True)):
             seen = colour[members].astype(np.uint64)
             if x.ordered:
                 seen = mix(seen, np.arange(seen.shape[1], dtype=np.uint64)[None, :])
             out.append(mix(mix(seen).sum(axis=1, dtype=np.uint64), np.uint64(n), np.uint64(x.turns)))
-        return np.concatenate(out) if out else np.zeros(0, dtype=np.uint64)
+        self._kinds = colour, np.concatenate(out) if out else np.zeros(0, dtype=np.uint64)
+        return self._kinds[1]
 
     def link_loads(self, kinds: Hashes) -> Loaded:
         """What every transfer kind puts on every link."""

@@ -69,10 +69,11 @@ class Turns:
         """How many turns away each link is from the one that stands for it."""
         return self._phases(self.pods.placed(links)[0])
 
-    def home_links(self, links: IntArray) -> IntArray:
-        """The links that stand for these."""
+    def homes_of(self, links: IntArray) -> tuple[IntArray, IntArray]:
+        """The links that stand for these, and how many turns away each is from it."""
         pod, link = self.pods.placed(links)
-        return self.pods.moved(link, pod - pod % self.ring + pod % self.ring % self.step)
+        phase = pod % self.ring
+        return self.pods.moved(link, pod - phase + phase % self.step), phase // self.step
 
     def turned_links(self, links: IntArray, times: int) -> IntArray:
         """Where links are after so many turns."""
