@@ -27,6 +27,9 @@ OPS = {
     "reducescatter": "reduce_scatter",
     "alltoall": "all_to_all",
     "a2a": "all_to_all",
+    "all2all": "all_to_all",
+    "alltoallv": "all_to_all",  # as nccl-tests' siblings run it, nearly even
+    "all2allv": "all_to_all",
     "broadcast": "broadcast",
     "bcast": "broadcast",
     "reduce": "reduce",
@@ -34,6 +37,8 @@ OPS = {
     "scatter": "scatter",
     "sendrecv": "sendrecv",
     "p2p": "copy",
+    "pt2pt": "copy",
+    "pointtopoint": "copy",
     "copy": "copy",
     "p2pcopy": "copy",
 }

@@ -51,6 +51,8 @@ def test_words_and_numbers_as_people_write_them(tmp_path: Path) -> None:
     judged, skipped = judge([written(tmp_path, *rows)])
     assert not skipped and {(row.collective, row.bytes, row.gpus) for row in judged} == {("all_gather", 10**9, 8)}
     assert [row.measured_s for row in judged] == pytest.approx([5e-3] * 7)
+    exchanges, _ = judge([written(tmp_path, *(GOOD | {"op": name, "time_us": 5000} for name in ("alltoallv_perf", "all2all", "AllToAll")))])
+    assert {row.collective for row in exchanges} == {"all_to_all"}
     (size,), _ = judge([written(tmp_path, GOOD | {"bytes": "512M", "time_us": 5000})])
     assert size.bytes == 512 * 2**20  # as nccl-tests reads its flags
     unsaid = {key: value for key, value in GOOD.items() if key != "gpus"} | {"nodes": 2, "time_us": 5000}
