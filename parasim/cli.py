@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Simulate one training step of a large model on a cluster: time, memory, exposed communication, bubbles, money.",
 )
+WITH_TORCH = ("execute", "calibrate")
 app.add_typer(calibrate_app, name="calibrate")
 
 
@@ -37,8 +38,13 @@ def _version(asked: bool) -> None:
 
 
 @app.callback()
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _root(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
     """Simulate one training step of a large model on a cluster: time, memory, exposed communication, bubbles, money."""
+    if ctx.invoked_subcommand not in WITH_TORCH:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # starting threads that nothing here uses takes numpy longer than the rest of its loading
 
 
 @app.command()

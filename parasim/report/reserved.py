@@ -9,15 +9,17 @@ first (a retry, which stalls). One pool is modelled for all streams; of equal bu
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from ..memory import ordered_memory
 from ..timeline import Timeline
 from .values import Reserved
 
 MIB = 2**20
+FAR = 2**48  # beyond every address
 ALIGNED, SMALL, SMALL_SEGMENT, LARGE, LARGE_SEGMENT, ROUND = 512, MIB, 2 * MIB, 10 * MIB, 20 * MIB, 2 * MIB
 
 
@@ -35,22 +37,23 @@ class Block:
 
 @dataclass(slots=True)
 class Pool:
-    """The allocator of one device of `capacity` bytes; free blocks in order of size."""
+    """The allocator of one device of `capacity` bytes; free blocks in order of size and address, which together are one number, and by address."""
 
     capacity: float
     reserved: int = 0
     used: int = 0
     retries: int = 0
     top: int = 0
-    free: dict[bool, list[tuple[int, int, Block]]] = field(default_factory=lambda: {True: [], False: []})
+    free: dict[bool, list[int]] = field(default_factory=lambda: {True: [], False: []})
+    at: dict[int, Block] = field(default_factory=dict)
 
     def take(self, nbytes: int) -> Block:
         """A block for `nbytes`."""
-        size = max(ALIGNED, -(-nbytes // ALIGNED) * ALIGNED)
+        size = -(-nbytes // ALIGNED) * ALIGNED or ALIGNED
         small = size <= SMALL
         pool = self.free[small]
-        at = bisect_left(pool, (size,))
-        block = pool.pop(at)[2] if at < len(pool) else self._segment(size, small)
+        place = bisect_left(pool, size * FAR)
+        block = self.at[pool.pop(place) % FAR] if place < len(pool) else self._segment(size, small)
         rest = block.size - size
         if rest >= ALIGNED if small else rest > SMALL:
             behind = Block(block.address + size, rest, small, True, block, block.behind)
@@ -65,13 +68,18 @@ class Pool:
     def give(self, block: Block) -> None:
         """Free a block and join it to free neighbours."""
         self.used -= block.size
-        if block.before and block.before.free:
-            self._forget(block.before)
-            block = _joined(block.before, block)
-        if block.behind and block.behind.free:
-            self._forget(block.behind)
-            block = _joined(block, block.behind)
+        before, behind = block.before, block.behind
+        if before and before.free:
+            self._forget(before)
+            block = _joined(before, block)
+        if behind and behind.free:
+            self._forget(behind)
+            block = _joined(block, behind)
         self._keep(block)
+
+    def unused(self) -> list[Block]:
+        """The free blocks."""
+        return [self.at[key % FAR] for pool in self.free.values() for key in pool]
 
     def _segment(self, size: int, small: bool) -> Block:
         whole = SMALL_SEGMENT if small else LARGE_SEGMENT if size < LARGE else -(-size // ROUND) * ROUND
@@ -83,7 +91,7 @@ class Pool:
 
     def _release(self) -> bool:
         """Give back the segments that are free as a whole."""
-        whole = [b for pool in self.free.values() for _, _, b in pool if b.before is None and b.behind is None]
+        whole = [b for b in self.unused() if b.before is None and b.behind is None]
         for block in whole:
             self._forget(block)
             self.reserved -= block.size
@@ -91,11 +99,12 @@ class Pool:
 
     def _keep(self, block: Block) -> None:
         block.free = True
-        insort(self.free[block.small], (block.size, block.address, block))  # no two have one address
+        self.at[block.address] = block
+        insort(self.free[block.small], block.size * FAR + block.address)
 
     def _forget(self, block: Block) -> None:
         pool = self.free[block.small]
-        del pool[bisect_left(pool, (block.size, block.address))]
+        del pool[bisect_left(pool, block.size * FAR + block.address)]
 
 
 def _joined(first: Block, second: Block) -> Block:
@@ -110,29 +119,22 @@ def _joined(first: Block, second: Block) -> Block:
 def reserved(timeline: Timeline, rank: int, capacity: float) -> Reserved:
     """Replay the memory of `rank` on an empty device of `capacity` bytes."""
     pool, exact, peak, rounded, most = Pool(capacity), 0, 0, 0, 0
-    for nbytes, block in _blocks(pool, timeline, rank):
-        exact += nbytes
-        if block and exact > peak:
-            peak, rounded = exact, pool.used - exact
-        most = max(most, pool.reserved)
-    return Reserved(float(most), float(rounded), float(most - peak - rounded), pool.retries)
-
-
-def _blocks(pool: Pool, timeline: Timeline, rank: int) -> Iterator[tuple[int, Block | None]]:
-    """(change of bytes, the block that was taken) of every birth and death; what dies as it is born takes none."""
     rows = ordered_memory(timeline, rank)
-    live: dict[int, deque[tuple[int, Block]]] = {}
-    momentary: Counter[int] = Counter()
-    for buffer, delta in zip(rows["buffer"].tolist(), rows["delta"].tolist(), strict=True):
-        mine = live.setdefault(buffer, deque())
-        if delta > 0 and momentary[buffer]:
-            momentary[buffer] -= 1
+    live: defaultdict[int, deque[tuple[int, Block]]] = defaultdict(deque)
+    momentary: Counter[int] = Counter()  # what dies as it is born, and takes no block
+    for buffer, delta in zip(rows["buffer"].tolist(), rows["delta"].astype(np.int64).tolist(), strict=True):
+        if delta > 0 and buffer in momentary:
+            momentary -= Counter([buffer])
         elif delta > 0:
-            mine.append((int(delta), pool.take(int(delta))))
-            yield mine[-1]
-        elif delta < 0 and mine:
-            nbytes, block = mine.popleft()
+            live[buffer].append((delta, pool.take(delta)))
+            exact += delta
+            if exact > peak:
+                peak, rounded = exact, pool.used - exact
+            most = max(most, pool.reserved)
+        elif delta < 0 and live[buffer]:
+            nbytes, block = live[buffer].popleft()
             pool.give(block)
-            yield -nbytes, None
+            exact -= nbytes
         elif delta < 0:
             momentary[buffer] += 1
+    return Reserved(float(most), float(rounded), float(most - peak - rounded), pool.retries)

@@ -55,7 +55,7 @@ def test_a_full_device_gives_whole_free_segments_back() -> None:
 
 def test_everything_freed_is_one_block_per_segment() -> None:
     pool, _ = played([5, 5, 5, 0.5, 0.25, 3, "-b", "-d", "-a", "-f", "-c", "-e"])
-    assert pool.used == 0 and sorted(size / MIB for free in pool.free.values() for size, _, _ in free) == [2, 20]
+    assert pool.used == 0 and sorted(block.size / MIB for block in pool.unused()) == [2, 20]
 
 
 def test_the_report_names_rounding_and_cached_blocks(cli: Cli) -> None:
