@@ -1,14 +1,17 @@
 """An artist: a process that loads the drawing libraries while its parent simulates, and then draws a timeline.
 
-Talk over pipes: one JSON line in, {"timeline": path, "pictures": [[kind, path, title], ...], "dpi": n}, one line out, "done" or what went wrong. The
-timeline is a pickle that the parent has just written, without its flows: packing it as a saved one takes as long as a picture. When its parent ends
-the artist reads end of file and ends too; it is in a session of its own, so that an interrupt of the parent does not reach it.
+Each picture but the first is drawn by a copy of the artist. Talk over pipes: one JSON line in, {"timeline": path, "pictures": [[kind, path, title],
+...], "dpi": n}, one line out, "done" or what went wrong. The timeline is a pickle that the parent has just written, without its flows: packing it as a
+saved one takes as long as a picture. When its parent ends the artist reads end of file and ends too; it is in a session of its own, so that an interrupt
+of the parent does not reach it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -51,8 +54,15 @@ class Artist:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self.process is not None:
-            self.process.kill()
+            self._end()
             self.process.communicate()
+
+    def _end(self) -> None:
+        """End the process and its copies."""
+        if self.process is not None and self.process.poll() is None:
+            with suppress(OSError, AttributeError):  # where there are no groups of processes there are no copies
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.kill()
 
     def begin(self, timeline: Timeline, scratch: Path, pictures: Sequence[Picture], dpi: int) -> None:
         """Ask for pictures of a timeline, which goes over in the file `scratch`. Raises OSError where that cannot be written."""
@@ -65,7 +75,7 @@ class Artist:
                 self.process.stdin.write(line + "\n")
                 self.process.stdin.flush()
             except OSError:
-                self.process.kill()
+                self._end()
 
     def finish(self) -> None:
         """Wait for the pictures; draw them here if the process did not."""
@@ -74,7 +84,7 @@ class Artist:
             try:
                 answer, _ = self.process.communicate(timeout=PATIENCE)
             except (subprocess.TimeoutExpired, OSError, ValueError):
-                self.process.kill()
+                self._end()
         if answer.strip() != "done":
             draw(*self.asked)
 
@@ -106,8 +116,29 @@ def serve() -> None:
     if line:
         asked = json.loads(line)
         timeline: Timeline = pickle.loads(Path(asked["timeline"]).read_bytes())
-        draw(timeline, [Picture(kind, Path(path), title) for kind, path, title in asked["pictures"]], asked["dpi"])
-        sys.stdout.write("done\n")
+        pictures = [Picture(kind, Path(path), title) for kind, path, title in asked["pictures"]]
+        codes = [os.waitpid(helper, 0)[1] for helper in _begun(timeline, pictures, asked["dpi"])]
+        if not any(codes):
+            sys.stdout.write("done\n")
+
+
+def _begun(timeline: Timeline, pictures: Sequence[Picture], dpi: int) -> list[int]:
+    """Draw the first of the pictures while copies of this process draw one of the others each; the numbers of those, which exit with 0 when they have."""
+    if not hasattr(os, "fork"):
+        draw(timeline, pictures, dpi)
+        return []
+    helpers = []
+    for picture in pictures[1:]:
+        helper = os.fork()
+        if not helper:
+            code = 1
+            with suppress(Exception):
+                draw(timeline, [picture], dpi)
+                code = 0
+            os._exit(code)
+        helpers.append(helper)
+    draw(timeline, pictures[:1], dpi)
+    return helpers
 
 
 if __name__ == "__main__":

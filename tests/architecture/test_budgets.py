@@ -20,6 +20,7 @@ ALLOWED = {
     **{("parasim.hashes", float(n)): "a multiplier of a published hash" for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)},
     ("parasim.html.columns", 2.0**32): "numbers that four bytes tell apart",
     ("parasim.report.reserved", 2.0**20): "a mebibyte, in which PyTorch's allocator counts its segments",
+    ("parasim.report.reserved", 2.0**48): "beyond every address, so that a size and an address are one number",
     ("parasim.parallel.layout", 2.0**20): "the first bucket that PyTorch's DistributedDataParallel has by default",
     ("parasim.parallel.layout", 25 * 2.0**20): "the bucket that PyTorch's DistributedDataParallel has by default",
 }
