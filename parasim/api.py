@@ -53,16 +53,17 @@ BACKWARD_ORDERS = ("increasing", "decreasing")
 
 @dataclass(frozen=True)
 class Result:
-    """A simulated step: the run, its Workload, Timeline and Report (made when it is first asked for)."""
+    """A simulated step: the run, its Workload, Timeline and Report (made when it is first asked for). `clocks`: what it took, in seconds by the clock."""
 
     run: Run
     workload: Workload
     timeline: Timeline
+    clocks: Mapping[str, float]
 
     @cached_property
     def report(self) -> Report:
         """Where the time and the memory of the step go. Raises Refused for a timeline without ops."""
-        return summarize(self.timeline, self.run)
+        return summarize(self.timeline.with_meta(**self.clocks), self.run)
 
     def write_html(self, path: Path | str, other: Result | None = None) -> Path:
         """Write the page with the interactive timeline, alone or against another result; the path. Raises Malformed where it cannot be written."""
@@ -93,7 +94,7 @@ def simulate_run(run: Run, *, fold: bool = True) -> Result:
     lowered = time.perf_counter()
     timeline = simulate(workload, run.cluster, run.profile, fold=fold)
     clocks = {"lowering_s": lowered - began, "wall_s": time.perf_counter() - lowered}
-    return Result(run, workload, timeline.with_meta(**clocks))
+    return Result(run, workload, timeline, clocks)
 
 
 def require_fit(result: Result) -> None:
