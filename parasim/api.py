@@ -256,7 +256,7 @@ def op_seconds(run: Run, workload: Workload) -> Callable[[int, Compute], float]:
     """Predicted seconds of a Compute op of `workload`, the run's, on any rank: what the executor sleeps."""
     paces = run.cluster.paces(run.devices).tolist()
     chip, profile, degrees = run.cluster.accelerator, run.profile, run.plan.layout.degrees
-    launch = host_launch(profile, degrees.tp, degrees.pp, len({run.cluster.node_of[d] for d in run.cluster.devices[: run.devices]}))
+    launch = host_launch(profile, degrees.tp, degrees.pp, run.devices, len({run.cluster.node_of[d] for d in run.cluster.devices[: run.devices]}))
     found: dict[Op, float] = {}
     for body in (body for program in workload.bound.programs for body in program.bodies.values()):
         found.update(zip(body, body_seconds(body, lambda k: kernel_seconds(k, chip, profile), profile, launch), strict=True))

@@ -74,6 +74,7 @@ def _data(mode: str, zero: int = 0, shard: int = 2, **knobs: Any) -> dict[str, A
 
 SP = {"tensor": Tensor(sequence_parallel=True)}
 SP_ASYNC = {"tensor": Tensor(sequence_parallel=True, asynchronous=True)}
+OWN_FIRST = {"tensor": Tensor(sequence_parallel=True, asynchronous=True, own_first=True)}
 COLUMNS = {"tensor": Tensor("all-gather")}
 MODULES = ("layernorm", "rotary", "core_attn", "proj", "residual", "mlp")
 UNFUSED = {"kernels": Kernels("unfused", dropout=True)}
@@ -158,6 +159,8 @@ CASES: dict[str, Case] = {
     "gpt-tp2-columns-async": Case(GPT, Degrees(tp=2), blocks={"tensor": Tensor("all-gather", asynchronous=True)}),
     "llama-tp2-pp2-columns-recompute": Case(LLAMA, Degrees(tp=2, pp=2), 4, {**COLUMNS, "recompute": Recompute(("full",))}),
     "gpt-tp4-sp-async": Case(GPT, Degrees(tp=4), blocks=SP_ASYNC),
+    "llama-tp4-own-first": Case(LLAMA, Degrees(tp=4), blocks=OWN_FIRST),
+    "gpt-tp2-pp2-own-first-recompute": Case(GPT, Degrees(tp=2, pp=2), 4, {**OWN_FIRST, "recompute": Recompute(("full",))}, "zb-h1"),
     "llama-tp2-pp2-zb-h1-sp-async": Case(LLAMA, Degrees(tp=2, pp=2), 4, SP_ASYNC, "zb-h1"),
     "llama-tp2-pieces-scaled-zb-h1": Case(
         LLAMA, Degrees(tp=2, pp=2), 4, {"tensor": Tensor(sequence_parallel=True, asynchronous=True, pieces=2, user_buffers=True), **SCALED}, "zb-h1"

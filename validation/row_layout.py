@@ -148,7 +148,9 @@ def _tensor(row: Tree, model: Tree, stack: str, degrees: Tree, notes: list[str])
         out["user_buffers"] = out.get("sequence_parallel", True) and whole and near
         if not out["user_buffers"]:
             notes.append(f"tensor-parallel messages of {tp} ranks: not through user buffers")
-    return out | ({"async": True} if strategy.get("async_tp") or strategy.get("tp_async") else {})
+    if strategy.get("async_tp") or strategy.get("tp_async"):
+        return out | {"async": True}
+    return out | ({"async": False, "own_first": False} if strategy.get("tp_async") is False else {})
 
 
 def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, notes: list[str]) -> dict[str, Any]:
@@ -165,6 +167,7 @@ def _pipeline(row: Tree, stack: str, model: Tree, degrees: Tree, batch: Tree, no
         notes.append(f"chunks not published: {chunks}")
         name = INTERLEAVED if chunks > 1 else "1f1b"
     out: dict[str, Any] = {"schedule": name} | ({"chunks": chunks} if name == INTERLEAVED else {})
+    out |= {"optimizer": "post-validation"} if name.startswith("zb-") else {}  # as the code of Qi et al. 2023 steps (arXiv 2401.10241, section 4)
     out |= {"comm": "async"} if name != "1f1b" else {}  # Megatron-LM overlaps the messages of interleaved schedules, zero-bubble codes all
     stages = SCHEDULES[name].placement.stages(ranks, chunks if name == INTERLEAVED else SCHEDULES[name].chunks)
     if strategy.get("vocab_method") == "redis":

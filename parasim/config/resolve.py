@@ -98,7 +98,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
 def _tensor(keys: RunKeys, tp: int) -> Tensor:
     given = keys.tensor
     pieces = tp if given.user_buffers and given.pieces == 1 else given.pieces
-    return Tensor(given.style, given.sequence_parallel, given.asynchronous, pieces, given.user_buffers)
+    return Tensor(given.style, given.sequence_parallel, given.asynchronous, pieces, given.user_buffers, given.own_first)
 
 
 def _precision(keys: RunKeys) -> tuple[DType, DType | None]:

@@ -341,6 +341,7 @@ class TensorKeys(Block):
     user_buffers: Flag = key(
         False, "with sequence_parallel: move these parts, as many as tp unless pieces says, by copy engines through buffers mapped within one server"
     )
+    own_first: Flag = key(False, "with sequence_parallel and async: multiply this rank's rows while those of the others are gathered")
 
 
 class ContextKeys(Block):

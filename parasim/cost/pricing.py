@@ -66,6 +66,13 @@ def _product_bytes(kernel: Kernel) -> float:
     return _width(kernel) * elements
 
 
+def _others_bytes(kernel: Kernel) -> float:
+    """w (r i + i c + r c) of the r rows that are multiplied, + w c with a bias"""
+    rows, inner, columns, weights = (*dims(kernel), 1)[:4]
+    biased = len(kernel.reads) > 2 + weights
+    return _width(kernel) * (rows * inner + inner * columns + rows * columns + (columns if biased else 0))
+
+
 def _scaled_bytes(kernel: Kernel) -> float:
     """w (r i + i c) of the copies and 2 r c of the result, + 2 c with a bias; a weight gradient has w (r i + r c) + 2 i c, twice that where it
     accumulates, an input gradient w (r c + i c) + 2 r i"""
@@ -320,6 +327,8 @@ PRICES: Mapping[str, Price] = {
     "linear": Price(_product_flops, _product_bytes, "matmul"),
     "linear_input_grad": Price(_product_flops, _product_bytes, "matmul"),
     "linear_weight_grad": Price(_product_flops, _product_bytes, "matmul"),
+    "linear_others": Price(_product_flops, _others_bytes, "matmul"),
+    "linear_input_grad_others": Price(_product_flops, _others_bytes, "matmul"),
     "cast": Price(_none, _cast_bytes, "memory"),
     "scaled_linear": Price(_product_flops, _scaled_bytes, "matmul"),
     "scaled_linear_input_grad": Price(_product_flops, _scaled_bytes, "matmul"),

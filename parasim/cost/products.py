@@ -82,6 +82,8 @@ def _context(dims: tuple[float, ...]) -> Shape:
 DENSE = {"": _rows, "_input_grad": _input, "_weight_grad": _weight}
 SHAPES: Mapping[str, Callable[[tuple[float, ...]], Shape]] = {
     **{f"{name}{suffix}": shape for name in ("linear", "head", "scaled_linear") for suffix, shape in DENSE.items()},
+    "linear_others": _rows,
+    "linear_input_grad_others": _input,
     "grouped_linear": _grouped(_rows),
     "grouped_linear_input_grad": _grouped(_input),
     "grouped_linear_weight_grad": _grouped(_weight),

@@ -75,6 +75,7 @@ KEYS: dict[str, Key] = {
     "compute.kernel_launch": Key(0.0, "s", "added to every kernel"),
     "compute.memory_passes": Key(1.0, "1", "times the least bytes that kernels bound by memory move: kernels that are not fused move more", True),
     "compute.host_launch": Key(0.0, "s", "of the host per kernel or transfer: it launches a pass ahead of the device, which waits where it has none"),
+    "compute.host_launch_between": Key(0.0, "s", "added to compute.host_launch where tensor-parallel groups span servers"),
     "compute.host_launch_shared": Key(
         0.0, "s", "added to compute.host_launch per rank of a tensor-parallel group where a pipeline of such groups spans several servers"
     ),

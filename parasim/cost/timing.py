@@ -62,10 +62,12 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     return max(computing, moving) + profile.get("compute.kernel_launch")
 
 
-def host_launch(profile: Profile, tp: int, pp: int, servers: int) -> float:
-    """Seconds of the host per kernel: more where pipelines of tensor-parallel groups span servers, whose hosts then serve both kinds of messages."""
+def host_launch(profile: Profile, tp: int, pp: int, devices: int, servers: int) -> float:
+    """Seconds of the host per kernel: more where tensor-parallel groups span servers, as the host carries their messages beside it, and where pipelines
+    of such groups do, whose hosts then serve both kinds of messages."""
+    between = tp * servers > devices
     shared = tp if tp > 1 and pp > 1 and servers > 1 else 0
-    return profile.get("compute.host_launch") + shared * profile.get("compute.host_launch_shared")
+    return profile.get("compute.host_launch") + between * profile.get("compute.host_launch_between") + shared * profile.get("compute.host_launch_shared")
 
 
 def body_seconds(body: Iterable[Op], kernel_seconds: Callable[[Kernel], float], profile: Profile, launch: float) -> list[float]:

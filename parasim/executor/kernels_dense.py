@@ -40,6 +40,28 @@ def linear_input_grad(_: Context, __: Kernel, t: Tensors) -> Tensors:
     return (t[0] @ torch.cat(t[1:], 1).T,)
 
 
+def linear_others(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """y = x w (+ b) of the rows of the other ranks of tp, around those of this one."""
+    return _around(context, t[1], *linear(context, kernel, _but_own(context, t)))
+
+
+def linear_input_grad_others(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """dx = dy w^T of the rows of the other ranks of tp, around those of this one."""
+    return _around(context, t[1], *linear_input_grad(context, kernel, _but_own(context, t)))
+
+
+def _but_own(context: Context, t: Tensors) -> Tensors:
+    """The operands of a product of t[0] without the rows of this rank, whose product is t[1]."""
+    x, own, *behind = t
+    start = context.place("tp").index * len(own)
+    return torch.cat((x[:start], x[start + len(own) :])), *behind
+
+
+def _around(context: Context, own: Tensor, others: Tensor) -> Tensors:
+    start = context.place("tp").index * len(own)
+    return (torch.cat((others[:start], own, others[start:])),)
+
+
 def linear_weight_grad(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     """gw (+)= x^T dy."""
     return apart(context, kernel, t, t[0].T @ t[1])

@@ -25,6 +25,8 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "linear": dense.linear,
     "linear_input_grad": dense.linear_input_grad,
     "linear_weight_grad": dense.linear_weight_grad,
+    "linear_others": dense.linear_others,
+    "linear_input_grad_others": dense.linear_input_grad_others,
     "cast": scaled.cast,
     "scaled_linear": scaled.scaled_linear,
     "scaled_linear_input_grad": scaled.scaled_linear_input_grad,

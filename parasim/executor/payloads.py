@@ -233,6 +233,8 @@ MATMULS: dict[str, int] = {  # kernel -> how many products of the shape its dims
     "linear": 1,
     "linear_input_grad": 1,
     "linear_weight_grad": 1,
+    "linear_others": 1,
+    "linear_input_grad_others": 1,
     "scaled_linear": 1,
     "scaled_linear_input_grad": 1,
     "scaled_linear_weight_grad": 1,

@@ -24,6 +24,12 @@ def _product(first: int, step: int = 1) -> Callable[[Kernel, Shape], Dims]:
     return dims
 
 
+def _others(k: Kernel, s: Shape) -> Dims:
+    """A product of the rows that another one, the second of the reads, has left."""
+    rows, *more = _product(2)(k, s)
+    return (rows - s(k.reads[1])[0], *more)
+
+
 def _linear_weight_grad(k: Kernel, s: Shape) -> Dims:
     return _beside(k, s, k.writes)
 
@@ -111,6 +117,8 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "linear": _product(1),
         "linear_input_grad": _product(1),
         "linear_weight_grad": _linear_weight_grad,
+        "linear_others": _others,
+        "linear_input_grad_others": _others,
         "cast": lambda k, s: (prod(s(k.writes[0])),),
         "scaled_linear": _product(2, 2),
         "scaled_linear_input_grad": _product(2, 2),

@@ -33,6 +33,9 @@ OPENS = {
 CLOSES = {("linear", "row"), ("embedding", "row"), ("linear_input_grad", "column"), ("head_input_grad", "column"), ("latent_rotary_grad", "column")}
 
 
+OTHERS = {"linear": "linear_others", "linear_input_grad": "linear_input_grad_others"}  # products whose input is gathered -> what own rows leave of them
+
+
 def tensor(draft: Draft) -> None:
     """Cut and communicate over tp."""
     degree = draft.layout.degrees.tp
@@ -76,7 +79,12 @@ def _rewrite(draft: Draft, body: list[Op]) -> Iterator[Op]:
             source = kernel.reads[opens]
             if source not in gathered:
                 gathered[source] = all_of(draft, source, "full")
-                yield _communicate(op.label, "all_gather", source, gathered[source], 0)
+                beside = draft.layout.tensor.own_first and kernel.name in OTHERS
+                yield _communicate(op.label, "all_gather", source, gathered[source], 0, STREAM if beside else COMPUTE)
+                if beside:
+                    own = _own_rows(draft, kernel.writes[0])
+                    yield replace(op, kernels=(replace(kernel, writes=(own,)),))
+                    kernel = replace(kernel, name=OTHERS[kernel.name], reads=(source, own, *kernel.reads[1:]))
             kernel = replace(kernel, reads=tuple(gathered[r] if r == source else r for r in kernel.reads))
         if overlapped and sequence_parallel and (source_ := _input_of_pair(kernel, body[i + 1 :])) and source_ not in gathered:
             gathered[source_] = all_of(draft, source_, "full")
@@ -165,6 +173,14 @@ def _gather_outputs(draft: Draft, body: list[Op]) -> Iterator[Op]:
             yield from _close(draft, op, kernel)
         else:
             yield from _loss(draft, op, kernel)
+
+
+def _own_rows(draft: Draft, ref: Ref) -> Ref:
+    """The rows of this rank of a buffer that holds those of all."""
+    buffer = draft.buffers[ref.name]
+    rows, *columns = buffer.shape
+    draft.buffer(f"{ref.name}.own", (int(rows) // draft.layout.degrees.tp, *columns), buffer.category, dtype=buffer.dtype, shard=((0, AXIS), *buffer.shard))
+    return Ref(f"{ref.name}.own", ref.slot)
 
 
 def _columns(draft: Draft, ref: Ref) -> Ref:

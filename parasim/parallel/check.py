@@ -108,6 +108,8 @@ def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
     if not layout.tensor.sequence_parallel:
         if layout.tensor.user_buffers:
             yield Violation("tensor.user_buffers", "true", "move what sequence parallelism gathers", "legal: false, or tensor.sequence_parallel=true")
+        elif layout.tensor.own_first:
+            yield Violation("tensor.own_first", "true", "is about rows that sequence parallelism gathers", "legal: false, or tensor.sequence_parallel=true")
         elif pieces > 1:
             yield Violation("tensor.pieces", str(pieces), "cuts what sequence parallelism gathers", "legal: 1, or tensor.sequence_parallel=true")
         return
@@ -124,6 +126,19 @@ def _sequence_parallel(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("tensor.pieces", str(pieces), f"must divide the {rows} tokens of a microbatch on a rank of tp", legal(divisors(rows), pieces))
     elif pieces > 1 and layout.kernels.dropout:
         yield Violation("kernels.dropout", "true", "draws its masks by rank, whose rows lie otherwise in tensor.pieces", "legal: false, or tensor.pieces=1")
+    yield from _own_first(layout)
+
+
+def _own_first(layout: Layout) -> Iterator[Violation]:
+    how = layout.tensor
+    if not how.own_first:
+        return
+    if not how.asynchronous:
+        yield Violation("tensor.own_first", "true", "goes on while rows are gathered", "legal: false, or tensor.async=true")
+    if how.pieces > 1:
+        yield Violation("tensor.own_first", "true", f"gathers rows at once, not in tensor.pieces={how.pieces}", "legal: false, or tensor.pieces=1")
+    if layout.linear is not None:
+        yield Violation("tensor.own_first", "true", f"multiplies no {layout.linear} copies", "legal: false, or precision=bf16")
 
 
 def _pipeline(model: Model, layout: Layout) -> Iterator[Violation]:

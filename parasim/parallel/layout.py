@@ -87,13 +87,14 @@ class Pipeline:
 @dataclass(frozen=True)
 class Tensor:
     """Tensor parallel style; `asynchronous` overlaps its collectives with compute, in `pieces` with the products that need or make what they move,
-    through `user_buffers` by copy engines."""
+    through `user_buffers` by copy engines; `own_first`: a rank multiplies its own rows while those of the others are gathered."""
 
     style: Literal["megatron", "all-gather"] = "megatron"
     sequence_parallel: bool = False
     asynchronous: bool = False
     pieces: int = 1
     user_buffers: bool = False
+    own_first: bool = False
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ KERNELS: dict[str, KernelSpec] = {
     "linear": _spec("rows inner columns weights?", "x w* b*", "y", "y = x w (+ b)"),
     "linear_input_grad": _spec("rows inner columns weights?", "dy w*", "dx", "dx = dy w^T"),
     "linear_weight_grad": _spec("rows inner columns weights?", "x dy gw*", "gw*", "gw (+)= x^T dy"),
+    # the rows of the other ranks of tp, `rows` of them, beside those that this one has multiplied already; x, dy, y and dx hold those of all
+    "linear_others": _spec("rows inner columns weights?", "x y_own w* b*", "y", "y = x w (+ b), this rank's rows from y_own"),
+    "linear_input_grad_others": _spec("rows inner columns weights?", "dy dx_own w*", "dx", "dx = dy w^T, this rank's rows from dx_own"),
     "bias_grad": _spec("rows columns", "dy gb*", "gb*", "gb (+)= column sums of dy"),
     # the same on scaled copies: what is multiplied is operand x scale
     "cast": _spec(

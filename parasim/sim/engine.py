@@ -107,4 +107,4 @@ def _templates(resolved: Resolved) -> IntArray:
 def _launch(workload: Workload, cluster: Cluster, profile: Profile) -> float:
     """Seconds of the host per kernel."""
     tp, pp = (int(workload.coordinates[axis].max()) + 1 if axis in workload.coordinates else 1 for axis in ("tp", "pp"))
-    return host_launch(profile, tp, pp, len(distinct(cluster.servers[: workload.world])))
+    return host_launch(profile, tp, pp, workload.world, len(distinct(cluster.servers[: workload.world])))

@@ -48,6 +48,8 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("linear", (R, N, C), 2 * R * N * C, 2 * (R * N + N * C + C + R * C)),
     ("linear_input_grad", (R, N, C), 2 * R * N * C, 2 * (R * C + N * C + R * N)),
     ("linear_weight_grad", (R, N, C), 2 * R * N * C, 2 * (R * N + R * C + 2 * N * C)),
+    ("linear_others", (R, N, C), 2 * R * N * C, 2 * (R * N + N * C + C + R * C)),  # what the rank multiplied itself is not moved again
+    ("linear_input_grad_others", (R, N, C), 2 * R * N * C, 2 * (R * C + N * C + R * N)),
     ("cast", (C,), 0, (2 + 1) * C),
     ("scaled_linear", (R, N, C), 2 * R * N * C, 1 * (R * N + N * C) + 2 * (R * C + C)),
     ("scaled_linear_input_grad", (R, N, C), 2 * R * N * C, 1 * (R * C + N * C) + 2 * R * N),

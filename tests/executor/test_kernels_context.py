@@ -1,4 +1,4 @@
-"""Attention in parts of the sequence: two and three ranks one after another in one process, against torch's attention and autograd over the whole."""
+"""Kernels that know their rank's place: parts of a sequence and of rows, ranks one after another in one process, against torch over the whole."""
 
 from __future__ import annotations
 
@@ -87,3 +87,17 @@ def test_exchanges_are_permutations():
     (sequence,) = call(None, "blocks_to_sequence", {"x": rows}, ("y",), (2, 3, 1, 2))
     assert sequence.flatten().tolist() == [0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11]
     assert torch.equal(call(None, "sequence_to_blocks", {"x": sequence}, ("y",), (2, 3, 1, 2))[0], rows)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_the_rows_of_the_others_around_those_of_a_rank(rank):
+    """Three ranks of two rows each: what a rank multiplied by itself stands at its place, as it is."""
+    generator = torch.Generator().manual_seed(1)
+    x, w, b, dy = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((6, 3), (3, 4), (4,), (6, 4)))
+    context, mine = Context({}, {"tp": Place(rank, 3)}), slice(2 * rank, 2 * rank + 2)
+    dx = dy @ w.T  # as autograd has it of linear (test_kernels.py)
+    for name, operand, product, more in (("linear", x, x @ w + b, {"w": w, "b": b}), ("linear_input_grad", dy, dx, {"w": w})):
+        own = product[mine].clone()
+        (marked,) = call(context, f"{name}_others", {"x": operand, "own": own + 1, **more}, ("y",), (4, 3, 4))
+        marked[mine] -= 1
+        assert float((marked - product).abs().max()) <= 1e-12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from math import prod
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from layouts import HIDDEN, MODELS, SEQUENCE, counted, held, kept, keys, lowered, messages, ops
 
 from parasim.config import build
+from parasim.cost.pricing import flops
+from parasim.errors import InvalidLayout
 from parasim.lowering import lower
 from parasim.memory import memory_peak
 from parasim.model.layers import parameters
@@ -98,6 +101,41 @@ def test_asynchronous_collectives_are_the_same_on_another_stream(given: dict[str
         if op.stream == "tp.async":
             following = next(o for o in everything[i + 1 :] if isinstance(o, Compute))
             assert not set(op.writes) & set(following.reads)
+
+
+def test_own_rows_are_multiplied_while_those_of_the_others_arrive() -> None:
+    """Two column-parallel products of a block forward and two row-parallel input gradients: a quarter of the rows before the gather is waited for."""
+    given: dict[str, Any] = {"model": "gpt", "tp": 4, "m": 1}
+    _, beside = lowered(**given, tensor={"sequence_parallel": True, "async": True})
+    _, own = lowered(**given, tensor={"sequence_parallel": True, "async": True, "own_first": True})
+    assert counted(own.programs[0], "tp") == counted(beside.programs[0], "tp")
+    parted, plain = ([k for o in ops(w.programs[0]) if isinstance(o, Compute) for k in o.kernels] for w in (own, beside))
+    for name in ("linear", "linear_input_grad"):
+        split = [k for k in parted if k.name == f"{name}_others"]
+        assert len(split) == 2 * LAYERS
+        rows = max(int(k.dims[0]) for k in plain if k.name == name)
+        assert {k.dims[0] for k in split} == {rows * 3 // 4}
+        assert {k.dims[0] for k in parted if k.name == name} == {rows, rows // 4}
+    assert sum(map(flops, parted)) == sum(map(flops, plain))
+    everything = ops(own.programs[0])
+    for i, op in enumerate(everything):
+        if isinstance(op, Compute) and op.kernels[0].name.endswith("_others"):
+            before = [o for o in everything[:i] if set(o.writes) & set(op.reads)]
+            assert [type(o) for o in before[-2:]] == [Collective, Compute] and before[-2].stream == "tp.async"
+            assert not set(before[-2].writes) & set(before[-1].reads)  # the product of own rows does not wait for the gather
+
+
+@pytest.mark.parametrize(
+    ("tensor", "rule"),
+    [
+        ({"async": True}, "is about rows that sequence parallelism gathers; legal: false, or tensor.sequence_parallel=true"),
+        ({"sequence_parallel": True}, "goes on while rows are gathered; legal: false, or tensor.async=true"),
+        ({"sequence_parallel": True, "async": True, "pieces": 2}, "gathers rows at once, not in tensor.pieces=2; legal: false, or tensor.pieces=1"),
+    ],
+)
+def test_own_rows_first_needs_a_gather_beside_them(tensor: dict[str, Any], rule: str) -> None:
+    with pytest.raises(InvalidLayout, match=re.escape(f"tensor.own_first=true {rule}")):
+        build(keys("gpt", tp=2, tensor={**tensor, "own_first": True}))
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
