@@ -8,6 +8,10 @@ from typing import NamedTuple
 
 import pytest
 
+from parasim.collecting import rarely
+
+rarely()  # the syntax trees that tests of the architecture keep would be looked at again and again
+
 
 class Answer(NamedTuple):
     """Exit code, standard output, standard error."""

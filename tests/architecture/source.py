@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,9 +43,13 @@ class Import:
         return f"{self.source}:{self.line} imports {self.target}"
 
 
-@cache
 def modules(package: str = "parasim") -> dict[str, Module]:
     """Every module of `package` by dotted name."""
+    return _modules(package)
+
+
+@cache  # by the package, whether or not it was left out
+def _modules(package: str) -> dict[str, Module]:
     found = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -53,21 +58,34 @@ def modules(package: str = "parasim") -> dict[str, Module]:
     return found
 
 
-@cache
 def imports(package: str = "parasim") -> tuple[Import, ...]:
     """Every import statement of `package`, at any depth of the code; `from a import b` targets a.b where that is a module, else a."""
+    return _imports_of(package)
+
+
+@cache
+def _imports_of(package: str) -> tuple[Import, ...]:
     return tuple(found for module in modules(package).values() for found in _imports(module))
 
 
 def _imports(module: Module) -> Iterator[Import]:
-    typing_only = {id(n) for node in ast.walk(module.tree) if _guarded(node) for child in node.body for n in ast.walk(child)}
-    for node in ast.walk(module.tree):
+    typing_only = {id(n) for node in _statements(module.tree) if _guarded(node) for n in _statements(node)}
+    for node in _statements(module.tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             for target, names in _targets(node, module):
                 yield Import(module.name, target, names, node.lineno, id(node) in typing_only)
 
 
-def _guarded(node: ast.AST) -> bool:
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement below `node`, at any depth; no expressions, which are most of a tree."""
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        below = getattr(node, part, ())
+        for child in below if isinstance(below, list) else ():
+            yield child
+            yield from _statements(child)
+
+
+def _guarded(node: ast.AST) -> TypeGuard[ast.If]:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
