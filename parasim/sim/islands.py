@@ -91,16 +91,19 @@ class Islands:
                 for _, route, messages, *_ in body:
                     if route is not None and (id(route), repeated) not in seen:
                         seen.add((id(route), repeated))
-                        yield Use(route.present, self._links(route.moves), once=not repeated)
+                        yield Use(route.present, _links(route.moves), once=not repeated)
                     for m in messages:
-                        yield Use(m.ends, self._links(m.moves), once=False)
+                        yield Use(m.ends, _links(m.moves), once=False)
 
-    def _links(self, moves: Sequence[Move]) -> tuple[int, ...]:
-        return tuple({link for move in moves if move.path is not None for link in move.path.loads})
+
+def _links(moves: Sequence[Move]) -> tuple[int, ...]:
+    return tuple({link for move in moves if move.path is not None for link in move.path.loads})
 
 
 def bridges(islands: Islands, ranks: Iterable[Rank], sets: Mapping[tuple[int, ...], int]) -> tuple[frozenset[int], frozenset[int]]:
     """The numbers of those that meet for collectives that join islands: of replayed ones, and of runs that several classes of ranks run together."""
+    if len(set(islands.home.values())) < 2:
+        return frozenset(), frozenset()
     routes: dict[int, Route] = {s.meeting: s.route for rank in ranks for body in rank.steps.values() for s in body if s.route is not None}
     return (
         frozenset(number for number, route in routes.items() if islands.joins(route.present)),
