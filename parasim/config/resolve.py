@@ -83,7 +83,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         precision=precision,
         linear=linear,
         data=_data(keys),
-        zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward, zero.overlap_gather),
+        zero=Zero(zero.stage, shard, zero.overlap, zero.prefetch, zero.limit, zero.reshard_after_forward, zero.overlap_gather, zero.gather, zero.keep_below),
         pipeline=Pipeline(pipe.schedule, chunks, pipe.comm, layers, pipe.optimizer, pipe.vocabulary, pipe.group, pipe.memory_cap, times),
         tensor=_tensor(keys, degrees.tp),
         context=Context(keys.context.style),
@@ -217,12 +217,14 @@ def _replicas(keys: RunKeys, layout: Layout) -> Iterator[str]:
     elif keys.dp.mode != "bucketed" and "bucket" in keys.dp.model_fields_set:
         yield f"dp.bucket has no effect when dp.mode is {keys.dp.mode}"
     if "mode" in keys.dp.model_fields_set and layout.zero.stage == 3:
-        yield "dp.mode: no effect at zero.stage 3, where gradients are reduced layer by layer"
+        yield f"dp.mode: no effect at zero.stage 3, where gradients are reduced {'layer by layer' if layout.zero.gather == 'unit' else 'one by one'}"
     if layout.zero.stage and layout.zero.shard == 1:
         yield "zero.shard 1: nothing is shared out, whatever zero.stage"
-    idle = [name for name in ("prefetch", "limit", "reshard_after_forward") if name in keys.zero.model_fields_set]
+    idle = [name for name in ("prefetch", "limit", "reshard_after_forward", "gather", "keep_below") if name in keys.zero.model_fields_set]
     if idle and layout.zero.stage < 3:
         yield f"zero.{', zero.'.join(idle)}: no effect below zero.stage 3"
+    if layout.zero.keep_below and layout.zero.gather == "unit":
+        yield "zero.keep_below: no effect where zero.gather is unit"
     if layout.zero.overlap_gather and layout.zero.stage not in (1, 2):
         yield f"zero.overlap_gather: no effect at zero.stage {layout.zero.stage}, which gathers no parameters after the optimizer"
 

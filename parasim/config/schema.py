@@ -302,6 +302,10 @@ class ZeroKeys(Block):
     limit: Count = key(2, "gathered layers alive at once (stage 3)", "layers")
     reshard_after_forward: Flag = key(True, "whether gathered layers are freed after the forward (stage 3)")
     overlap_gather: Flag = key(False, "whether parameters are gathered under the next step's forward (stages 1, 2); two steps are then simulated")
+    gather: Literal["unit", "parameter"] = key(
+        "unit", "unit: the parameters of a layer together; parameter: each by itself, in slices copied one by one, as DeepSpeed of 2021 (stage 3)"
+    )
+    keep_below: Natural = key(0, "parameters of fewer elements stay whole (gather: parameter)", "elements")
 
 
 class PipelineKeys(Block):

@@ -21,11 +21,12 @@ INDEX, STATISTIC, MASK = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"], DTYPE_BYTES[
 
 
 class Price(NamedTuple):
-    """FLOPs and bytes of a kernel, and which efficiency its FLOPs run at."""
+    """FLOPs and bytes of a kernel, which efficiency its FLOPs run at, and how many kernels of the device it is."""
 
     flops: Callable[[Kernel], float]
     bytes: Callable[[Kernel], float]
     kind: Kind
+    launches: Callable[[Kernel], float] = lambda kernel: 1.0
 
 
 def dims(kernel: Kernel) -> tuple[float, ...]:
@@ -418,6 +419,8 @@ PRICES: Mapping[str, Price] = {
     "zero": Price(_none, _flat_bytes(1), "memory"),
     "accumulate": Price(_none, _flat_bytes(3), "memory"),
     "squared_norm": Price(_none, _flat_bytes(1), "memory"),
+    "list_slices": Price(_none, _none, "memory", lambda kernel: dims(kernel)[0]),
+    "copy_slices": Price(_none, _flat_bytes(2), "memory", lambda kernel: dims(kernel)[1]),
     "flat_slice": Price(_none, _flat_bytes(2), "memory"),
     "adam": Price(_none, _adam_bytes, "memory"),
     "copy_to_host": Price(_none, _flat_bytes(1), "link"),

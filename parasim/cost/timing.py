@@ -40,7 +40,7 @@ def _efficiency(kernel: Kernel, price: Price, accelerator: Device, profile: Prof
 
 
 def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
-    """Seconds of one kernel: the longer of FLOPs at the reached rate and bytes at the reached bandwidth, plus the launch.
+    """Seconds of one kernel: the longer of FLOPs at the reached rate and bytes at the reached bandwidth, plus the launches.
 
     A `delay` takes the seconds it names; one of several `parts` its share of the seconds of them all.
     Raises `Refused` for a dtype, or numbers of the host, that the accelerator does not have.
@@ -59,7 +59,7 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
     moving = passes * price.bytes(kernel) / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
     work = price.flops(kernel)
     computing = work / (accelerator.peak(kernel.dtype) * _efficiency(kernel, price, accelerator, profile)) if work else 0.0
-    return max(computing, moving) + profile.get("compute.kernel_launch")
+    return max(computing, moving) + price.launches(kernel) * profile.get("compute.kernel_launch")
 
 
 def host_launch(profile: Profile, tp: int, pp: int, devices: int, servers: int) -> float:

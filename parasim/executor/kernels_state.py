@@ -81,6 +81,19 @@ def flat_slice(context: Context, kernel: Kernel, t: Tensors) -> Tensors:
     return (context.flat_shard(kernel.writes[0].name, t),)
 
 
+def list_slices(_: Context, __: Kernel, ___: Tensors) -> Tensors:
+    """Nothing is written; torch's copies find their slices themselves."""
+    return ()
+
+
+def copy_slices(_: Context, kernel: Kernel, t: Tensors) -> Tensors:
+    """The same values, slice by slice."""
+    y = torch.empty_like(t[0])
+    for part, source in zip(y.view(-1).tensor_split(int(kernel.dims[1])), t[0].reshape(-1).tensor_split(int(kernel.dims[1])), strict=True):
+        part.copy_(source)
+    return (y,)
+
+
 def copy(_: Context, __: Kernel, t: Tensors) -> Tensors:
     """The same values; where they are follows from the category of the written buffer."""
     return (t[0].clone(),)

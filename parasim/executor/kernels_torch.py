@@ -116,6 +116,8 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     "zero": state.zero,
     "accumulate": state.accumulate,
     "squared_norm": state.squared_norm,
+    "list_slices": state.list_slices,
+    "copy_slices": state.copy_slices,
     "flat_slice": state.flat_slice,
     "adam": state.adam,
     "copy_to_host": state.copy,

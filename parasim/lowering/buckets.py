@@ -2,7 +2,7 @@
 
 `bucketed` follows torch's DistributedDataParallel: gradients in the order in which they become final (the order its buckets are rebuilt in
 after the first step), a bucket is closed when it has reached its cap, and the first cap of a stage is smaller so that reduction starts early.
-Under ZeRO-3 the parameters of a layer go together, as FSDP wraps them.
+Under ZeRO-3 the parameters of a layer go together, as FSDP wraps them, or each by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ..program.ops import DTYPE_BYTES, Op
 from .draft import Draft
-from .shards import Bucket, elements, stage
+from .shards import Bucket, by_parameter, elements, stage
 
 Final = tuple[int, str]  # position in a body, parameter
 
@@ -68,9 +68,10 @@ class Filling:
 
     def _cut(self, names: list[str]) -> list[list[str]]:
         data = self.draft.layout.data
-        if self.layers or data.mode == "flat":
+        alone = by_parameter(self.draft.layout)
+        if not alone and (self.layers or data.mode == "flat"):
             return [names]
-        if data.mode in ("naive", "per-parameter"):
+        if alone or data.mode in ("naive", "per-parameter"):
             return [[n] for n in names]
         parts: list[list[str]] = [[]]
         size, cap = 0, min(data.first, data.bucket)

@@ -211,6 +211,8 @@ DIMS: Mapping[str, Callable[[Kernel, Shape], Dims]] = MappingProxyType(
         "flat_slice": _elements,
         "adam": lambda k, s: (prod(s(k.reads[0])),),
         "host_adam": lambda k, s: (prod(s(k.reads[0])),),
+        "list_slices": lambda k, s: k.dims,
+        "copy_slices": lambda k, s: (*_elements(k, s), *k.dims),
         "copy_to_host": _elements,
         "copy_from_host": _elements,
     }

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import InvalidLayout, Violation
-from ..program.ops import COMPUTE, Collective, Compute, Label, Op, Ref
-from .draft import Draft, Gathered
+from ..program.ops import COMPUTE, Compute, Label, Op, Ref, replace
+from .draft import Draft, Gathered, collective
 from .recompute import AGAIN
-from .shards import GATHER, stage, stream
+from .shards import GATHER, by_parameter, copy_slices, list_slices, listed, stage, stream
 from .transfers import GATE
 
 
@@ -106,7 +106,7 @@ def _with_gathers(draft: Draft, body: list[Op], runs: list[Run], *, bounded: boo
     for kind, mine in by_kind.items():
         for j, run in enumerate(mine):
             position = _position(draft, mine, j, bounded)
-            at.setdefault(0 if opening and position == 1 else position, []).append(_gather(draft, run.shard, kind, bounded, fenced=j > 0 or not _forward(body)))
+            at.setdefault(0 if opening and position == 1 else position, []).extend(_gather(draft, run.shard, kind, bounded, fenced=j > 0 or not _forward(body)))
     return [new for i, op in enumerate(body) for new in (*at.get(i, ()), op)]
 
 
@@ -125,13 +125,19 @@ def _position(draft: Draft, runs: list[Run], j: int, bounded: bool) -> int:
     return max(wanted, over)
 
 
-def _gather(draft: Draft, shard: Ref, kind: str, bounded: bool, *, fenced: bool) -> Collective:
+def _gather(draft: Draft, shard: Ref, kind: str, bounded: bool, *, fenced: bool) -> list[Op]:
+    """The all-gather of a unit; of a parameter by itself into a list of slices, which are copied one by one."""
     unit = _unit(draft, shard)
     where = stream(draft.layout, GATHER)
     window = ""
     if bounded:
         window = f"{GATHER}.{kind}" if kind else GATHER
         draft.windows[window] = draft.layout.zero.limit
-    layer = Label("G", axis="dp")
+    alone = by_parameter(draft.layout)
+    target = tuple(listed(draft, p) for p in unit.parameters) if alone else unit.parameters
     after = (COMPUTE,) if fenced and where != COMPUTE else ()
-    return Collective(label=layer, stream=where, after=after, window=window, op="all_gather", group=unit.group, reads=(shard,), writes=unit.parameters)
+    moved = collective(Label("G"), "all_gather", unit.group, (shard,), target, where, after=after, axis="dp")
+    if not alone:
+        return [replace(moved, window=window)]
+    host = list_slices(draft)
+    return [host, moved, host, copy_slices(draft, zip(target, unit.parameters, strict=True), where, window=window)]

@@ -15,7 +15,7 @@ from ..program.workload import Call
 from .buckets import Filling, finals, last_calls, spread
 from .draft import Draft, Gathered, collective
 from .optimizer import shared_axis, update
-from .shards import STEP, Bucket, flat_shard, reduction, shared_out, sharing, stage, unshared
+from .shards import STEP, Bucket, flat_shard, reduction, shared_out, sharing, stage, stays_whole, unshared
 
 OVERLAPPED = ("bucketed", "per-parameter")
 
@@ -117,8 +117,8 @@ def _of_microbatch(kernel: Kernel, names: set[str], begun: set[str]) -> Kernel:
 
 
 def _scatter(draft: Draft, buckets: list[Bucket]) -> None:
-    """ZeRO-3: a rank holds flat shards; the whole parameters live where they are gathered."""
-    for bucket in (b for b in buckets if shared_out(draft.layout, b)):
+    """ZeRO-3: a rank holds flat shards; the whole parameters live where they are gathered, but for those that stay whole."""
+    for bucket in (b for b in buckets if shared_out(draft.layout, b) and not stays_whole(draft, b)):
         shard = flat_shard(draft, bucket, "parameters", draft.layout.precision, "parameters")
         for name in bucket.parameters:
             draft.buffers[name] = replace(draft.buffers[name], persistent=False, category="gathered")

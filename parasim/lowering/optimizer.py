@@ -6,7 +6,7 @@ from ..model.spec import Fixed
 from ..program.ops import COMPUTE, Compute, DType, Kernel, Label, Op, Ref
 from ..program.workload import KV_COPIES
 from .draft import MIRROR, Draft, collective
-from .shards import GATHER, STEP, Bucket, elements, flat_shard, shared_out, sharing, stage, step_op, stream
+from .shards import GATHER, STEP, Bucket, elements, flat_shard, shared_out, sharing, stage, stays_whole, step_op, stream
 
 LOW_PRECISION = ("bf16", "fp16")
 
@@ -56,7 +56,7 @@ def _whole_update(draft: Draft, name: str) -> Op:
 def _sharded_update(draft: Draft, bucket: Bucket) -> list[Op]:
     """Adam on this rank's shard. Below stage 3 the rounded shard is gathered into the parameters; at stage 3 it is what the rank holds."""
     layout, dtype, ops = draft.layout, _state_dtype(draft), list[Op]()
-    whole = stage(layout) < 3
+    whole = stays_whole(draft, bucket)
     m, v = (flat_shard(draft, bucket, what, dtype, "optimizer") for what in ("m", "v"))
     g = Ref(f"dp.bucket{bucket.number}.grad")
     low = flat_shard(draft, bucket, "low", layout.precision) if whole else flat_shard(draft, bucket, "parameters", layout.precision, "parameters")

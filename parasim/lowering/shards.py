@@ -6,13 +6,15 @@ smaller than dp (HSDP; Zhao et al. 2023, arXiv 2304.11277, section 3.2.2) shards
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
 from ..model.spec import Fixed
 from ..parallel.layout import Layout
 from ..parallel.mesh import EXPERT_REPLICAS, REPLICA, REPLICAS, SHARD
-from ..program.ops import COMPUTE, Category, Compute, DType, Kernel, Label, Op, Ref
+from ..program.ops import COMPUTE, Category, Compute, DType, Kernel, Label, Op, Ref, replace
+from ..program.sums import LIST
 from .draft import MIRROR, Draft, collective
 
 STEP = "S"
@@ -71,6 +73,39 @@ def shared_out(layout: Layout, bucket: Bucket) -> bool:
     return stage(layout) > 0 and sharing(layout, bucket)[1] > 1
 
 
+def by_parameter(layout: Layout) -> bool:
+    """Is every parameter gathered by itself, and its gradient reduced so, in a list of slices?"""
+    return stage(layout) == 3 and layout.zero.gather == "parameter"
+
+
+def stays_whole(draft: Draft, bucket: Bucket) -> bool:
+    """Are the parameters of a bucket kept whole, and gathered after the optimizer? Below stage 3, and small ones that are gathered by themselves."""
+    return stage(draft.layout) < 3 or (by_parameter(draft.layout) and sum(elements(draft, n) for n in bucket.parameters) < draft.layout.zero.keep_below)
+
+
+def listed(draft: Draft, ref: Ref) -> Ref:
+    """A buffer as large as `ref` that torch's collectives of lists move; its slices are copied from or to `ref` one by one."""
+    name = ref.name + LIST
+    draft.buffers.setdefault(name, replace(draft.buffers[ref.name], name=name, persistent=False, category="gathered", of=(ref.name,)))
+    return Ref(name, 0)
+
+
+def list_slices(draft: Draft) -> Compute:
+    """The host makes a list of one slice per rank, or launches one copy per slice; it has waited for the device, which gets no other work meanwhile."""
+    if isinstance(draft.plan.model, Fixed):
+        return Compute(label=Label("G"), stream=COMPUTE, kernels=(Kernel("delay", (), (), (0.0,), draft.layout.precision),))
+    return Compute(label=Label("G"), stream=COMPUTE, kernels=(Kernel("list_slices", (), (), (draft.layout.zero.shard,), draft.layout.precision),))
+
+
+def copy_slices(draft: Draft, pairs: Iterable[tuple[Ref, Ref]], where: str, *, after: tuple[str, ...] = (), window: str = "") -> Compute:
+    """Copies from the first to the second of each pair, slice by slice."""
+    if isinstance(draft.plan.model, Fixed):
+        kernels = tuple(Kernel("delay", (a,), (b,), (0.0,), draft.layout.precision) for a, b in pairs)
+    else:
+        kernels = tuple(Kernel("copy_slices", (a,), (b,), (draft.layout.zero.shard,), draft.buffers[a.name].dtype) for a, b in pairs)
+    return Compute(label=Label("G"), stream=where, after=after, window=window, kernels=kernels)
+
+
 def unshared(draft: Draft, name: str) -> bool:
     """Does no other rank hold this parameter, so that ZeRO leaves it whole? Experts where ep takes all replicas."""
     layout = draft.layout
@@ -78,8 +113,9 @@ def unshared(draft: Draft, name: str) -> bool:
 
 
 def stream(layout: Layout, name: str) -> str:
-    """`name`, or the compute stream where collectives of ZeRO do not overlap."""
-    return COMPUTE if stage(layout) and not layout.zero.overlap else name
+    """`name`, or the compute stream where collectives of ZeRO do not overlap. A parameter by itself is gathered `prefetch` ahead all the same, as
+    DeepSpeed's overlap_comm is about its reductions."""
+    return COMPUTE if stage(layout) and not layout.zero.overlap and not (by_parameter(layout) and name == GATHER) else name
 
 
 def elements(draft: Draft, name: str) -> int:
@@ -119,7 +155,12 @@ def reduction(draft: Draft, bucket: Bucket) -> list[Op]:
         return [*both, collective(label, "all_reduce", EXPERT_REPLICAS if bucket.experts else replicas(layout), refs, refs, where, after=after, axis="dp")]
     dtype = layout.optimizer.gradient
     shard = flat_shard(draft, bucket, "part" if at >= 2 else "grad", dtype)
-    ops = [*both, collective(label, "reduce_scatter", sharing(layout, bucket)[0], refs, (shard,), where, after=after, axis="dp")]
+    ops = [*both]
+    if by_parameter(layout):
+        slices = tuple(listed(draft, ref) for ref in refs)
+        ops += [list_slices(draft), copy_slices(draft, zip(refs, slices, strict=True), where, after=after)]
+        refs = slices
+    ops.append(collective(label, "reduce_scatter", sharing(layout, bucket)[0], refs, (shard,), where, after=after, axis="dp"))
     if layout.zero.shard < layout.degrees.replicas and not bucket.experts:
         where = stream(layout, SUMS)
         ops.append(collective(label, "all_reduce", REPLICA, (shard,), (shard,), where, axis="dp"))

@@ -53,7 +53,11 @@ class DataParallel:
 
 @dataclass(frozen=True)
 class Zero:
-    """ZeRO stage and its knobs; `shard` is the size of the shard group."""
+    """ZeRO stage and its knobs; `shard` is the size of the shard group.
+
+    `gather`, at stage 3: the parameters of a layer together, in one buffer; or each by itself, from and into a list of one slice per rank, as
+    DeepSpeed of 2021 does it, where those of fewer than `keep_below` elements stay whole.
+    """
 
     stage: Literal[0, 1, 2, 3] = 0
     shard: int = 1
@@ -62,6 +66,8 @@ class Zero:
     limit: int = 2
     reshard_after_forward: bool = True
     overlap_gather: bool = False
+    gather: Literal["unit", "parameter"] = "unit"
+    keep_below: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Walked in list order, which the edges keep. Only ops that touch gradients, shard
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import Violation
@@ -20,6 +20,7 @@ WHOLE, PART, REPLICAS = (
     "dp.shard",
     "dp.replica",
 )  # groups: all replicas (the first that there is); those that share, and those that hold the same share
+LIST = ".slices"  # ends the name of a buffer that holds another one as a list of slices
 EXPERTS = "edp"  # the replicas of experts that are spread over ep
 Touch = tuple[Op, tuple[Ref, ...], tuple[Ref, ...], bool]  # op, reads, writes (of one kernel or collective), is it a kernel
 
@@ -46,6 +47,7 @@ class _Walk:
         self.program, self.replicated = program, replicated
         self.whole = next((g for g in WHOLE if g in replicated), WHOLE[-1])
         buffers = program.buffers
+        self.lists = {n: b.of[0] for n, b in buffers.items() if n.endswith(LIST)}
         self.total = {n for n, b in buffers.items() if b.category == "gradients" and b.persistent}
         self.parts = {
             r.name for o in self._ops() if isinstance(o, Collective) and o.op == "reduce_scatter" and o.group in (*WHOLE, PART, EXPERTS) for r in o.writes
@@ -55,7 +57,8 @@ class _Walk:
         self.single = {n for b in buffers.values() for n in b.of if n in buffers and buffers[n].category == "gathered"} - parameters
         self.watched = interesting = self.total | self.single | self.parts | set(self.shards) | parameters
         self.touches = {
-            name: [t for op in body for t in _touches(op) if not interesting.isdisjoint([r.name for r in t[1] + t[2]])] for name, body in program.bodies.items()
+            name: [t for op in body for t in _touches(op, self.lists) if not interesting.isdisjoint([r.name for r in t[1] + t[2]])]
+            for name, body in program.bodies.items()
         }
         self.adds = {body: self._added(touches) for body, touches in self.touches.items()}
         self.plain = {body for body, touches in self.touches.items() if all(self._plain(t) for t in touches)}
@@ -179,10 +182,12 @@ class _Walk:
         return self.found
 
 
-def _touches(op: Op) -> list[Touch]:
+def _touches(op: Op, lists: Mapping[str, str]) -> list[Touch]:
+    """What an op touches; a list of slices stands for what is copied from or to it, in the transfer that moves it."""
     if isinstance(op, Compute):
-        return [(op, k.reads, k.writes, True) for k in op.kernels]
-    return [(op, op.reads, op.writes, False)]
+        return [(op, k.reads, k.writes, True) for k in op.kernels if not any(r.name in lists for r in (*k.reads, *k.writes))]
+    reads, writes = (tuple(Ref(lists.get(r.name, r.name), r.slot) for r in refs) for refs in (op.reads, op.writes))
+    return [(op, reads, writes, False)]
 
 
 def gradient_violations(c: int, program: Program, replicated: Collection[str], shared: frozenset[str] = frozenset()) -> list[Violation]:

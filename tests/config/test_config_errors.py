@@ -17,10 +17,10 @@ from parasim.errors import InvalidLayout, Malformed, ParasimError, Unparsable
 CASES = [
     ("zero: {stage: 1}", "zero: {stge: 1}", "run.yaml:8:8: zero.stge: unknown key 'stge', did you mean 'stage'?"),
     ("zero: {stage: 1}", "zro: {stage: 1}", "run.yaml:8:1: zro: unknown key 'zro', did you mean 'zero'?"),
-    ("zero: {stage: 1}", "zero: {xyzzy: 1}", "run.yaml:8:8: zero.xyzzy: unknown key 'xyzzy'; legal: stage, shard, overlap, prefetch, limit, reshard_after_forward, overlap_gather"),
+    ("zero: {stage: 1}", "zero: {xyzzy: 1}", "run.yaml:8:8: zero.xyzzy: unknown key 'xyzzy'; legal: stage, shard, overlap, prefetch, limit, reshard_after_forward, overlap_gather, gather, keep_below"),
     ("zero: {stage: 1}", "zero: {stage: 4}", "run.yaml:8:15: zero.stage: 4 is not a ZeRO stage; legal: 0, 1, 2, 3"),
     ("zero: {stage: 1}", "zero: {overlap: no}", "run.yaml:8:17: zero.overlap: 'no' is not true or false; write true or false without quotes"),
-    ("zero: {stage: 1}", "zero: 1", "run.yaml:8:7: zero: 1 is not a mapping; write {key: value, ...} with keys of stage, shard, overlap, prefetch, limit, reshard_after_forward, overlap_gather"),
+    ("zero: {stage: 1}", "zero: 1", "run.yaml:8:7: zero: 1 is not a mapping; write {key: value, ...} with keys of stage, shard, overlap, prefetch, limit, reshard_after_forward, overlap_gather, gather, keep_below"),
     ("zero: {stage: 1}", "zero: {stage: 1}\nzero: {}", "run.yaml:9:1: zero: duplicate key 'zero' (first on line 8); keep one of them"),
     ("zero: {stage: 1}", "zero: {stage: !!int 1}", "run.yaml:8:15: zero.stage: tags such as tag:yaml.org,2002:int are not used here; write the plain value"),
     ("zero: {stage: 1}", "zero: {[1]: 1}", "run.yaml:8:8: zero: a key must be a word, not a list or a mapping"),

@@ -47,7 +47,7 @@ def test_a_list_entry_can_be_set(write: Any) -> None:
         ("pipeline.layers.7=1", "--set pipeline.layers.7=1: pipeline.layers is a list of 2; write a position 0 to 1 instead of '7'"),
         ("parallel={tp: 4", "--set parallel={tp: 4: the value is not valid YAML (it ends too early, while parsing a flow mapping that began at line 1)"),
         ("parallel={tp: 4, tp: 2}", "--set parallel={tp: 4, tp: 2}: parallel.tp: duplicate key 'tp'; keep one of them"),
-        ("zero=", "--set zero=: null (nothing) is not a mapping; write {key: value, ...} with keys of stage, shard, overlap, prefetch, limit, reshard_after_forward, overlap_gather"),
+        ("zero=", "--set zero=: null (nothing) is not a mapping; write {key: value, ...} with keys of stage, shard, overlap, prefetch, limit, reshard_after_forward, overlap_gather, gather, keep_below"),
         ("model={kind: mlp, layers: 8}", "--set model={kind: mlp, layers: 8}: model.hidden: is missing; it holds width of the residual stream (elements)"),
     ],
 )  # fmt: skip

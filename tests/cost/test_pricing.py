@@ -141,6 +141,8 @@ CASES: list[tuple[str, tuple[int | float, ...], float, float]] = [
     ("squared_norm", (C,), 0, 2 * C),
     ("column_slice", (R, C), 0, 2 * 2 * R * C),
     ("flat_slice", (C,), 0, 2 * 2 * C),
+    ("list_slices", (8,), 0, 0),
+    ("copy_slices", (C, 8), 0, 2 * 2 * C),
     ("adam", (C,), 0, (4 * 4 + 3 * 4 + 2) * C),
     ("host_adam", (C,), 0, (4 * 4 + 3 * 4 + 2) * C),
     ("copy_to_host", (C,), 0, 2 * C),
@@ -222,6 +224,12 @@ def test_roofline() -> None:
     core = kernel("attention", (1, 8192, 32, 32, 128))
     assert seconds(core, Machine(), FITTED) == pytest.approx(2 * 32 * 8192**2 * 128 / 0.25e15 + 5e-6, rel=1e-12)
     assert seconds(kernel("gelu", (R, C)), Machine(), FITTED) == pytest.approx(4 * R * C / 0.8e12 + 5e-6, rel=1e-12)
+
+
+def test_slices_are_launched_one_by_one() -> None:
+    """FITTED launches in 5 us: 8 slices take 40 us on the host, and as much besides their bytes on the device."""
+    assert seconds(kernel("list_slices", (8,)), Machine(), FITTED) == pytest.approx(8 * 5e-6, rel=1e-12)
+    assert seconds(kernel("copy_slices", (10**6, 8)), Machine(), FITTED) == pytest.approx(4e6 / 0.8e12 + 8 * 5e-6, rel=1e-12)
 
 
 def test_delay_takes_its_seconds() -> None:

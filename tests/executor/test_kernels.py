@@ -336,6 +336,11 @@ def test_column_slices_together_are_the_whole():
     close(torch.cat(parts, 1), x)
 
 
+def test_slices_are_copied_to_their_places():
+    x = normal(5, 2)  # 10 elements in 4 slices: 3, 3, 2 and 2
+    close(call("copy_slices", (10, 4), {"x": x}, {"y": (5, 2)}), x)
+
+
 def test_flat_slice_pads_to_the_group():
     a, b = normal(2, 2), normal(3, seed=1)  # 7 elements over 3 ranks: 3 each, the last 2 of the 9 are padding
     flat = torch.cat([a.reshape(-1), b, torch.zeros(2, dtype=torch.float64)])
