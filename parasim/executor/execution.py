@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import Failed, Malformed, Refused
-from ..program.edges import Resolved, resolve
+from ..program.edges import Resolved
 from ..program.workload import Program, Workload
 from ..timeline import Timeline
 from .context import context_of
@@ -64,7 +64,7 @@ class Execution:
             workload = workload.bound
         self._rank, self._store = rank, C10D.PrefixStore("parasim", C10D.distributed_c10d._get_default_store())
         device = _device(rank)
-        resolved = resolve(workload.program_of(rank))
+        resolved = workload.program_of(rank).resolved
         context = context_of(workload, rank)
         self.context = context
         self.payload = _payload(settings, rank, resolved, context, device)
@@ -102,11 +102,7 @@ class Execution:
             raise Malformed(f"repetitions={repetitions} must be at least 1")
         mine = []
         for _ in range(repetitions):
-            zero = self._guarded("agreeing on a start", self._common_start)
-            self._guarded("running", partial(self.engine.run, zero, self.steps_done, self._poll))
-            if self.engine.failure:
-                self._abort()
-            self.steps_done += self.workload.steps
+            self._repeat(self._guarded("agreeing on a start", self._common_start))
             mine.append(self.engine.times)
         gathered: list[Any] = [None] * self.workload.world
         self._guarded("gathering times", lambda: dist.all_gather_object(gathered, mine, group=self._control))
@@ -115,8 +111,20 @@ class Execution:
         chosen = order[(len(order) - 1) // 2]
         return self._timeline({r: g[chosen] for r, g in enumerate(gathered)}, {"makespans_s": lengths, "repetition": chosen})
 
+    def train(self, steps: int) -> None:
+        """Run so many training steps (a multiple of the Workload's) of which only the numbers count: no common start, no Timeline. Raises Interrupted."""
+        for _ in range(steps // self.workload.steps):
+            self._repeat(time.monotonic())
+
+    def _repeat(self, zero: float) -> None:
+        """Run the Workload once, from `zero` on (CLOCK_MONOTONIC, s)."""
+        self._guarded("running", partial(self.engine.run, zero, self.steps_done, self._poll))
+        if self.engine.failure:
+            self._abort()
+        self.steps_done += self.workload.steps
+
     def _timeline(self, times: dict[int, Times], meta: Mapping[str, Any]) -> Timeline:
-        by_class: dict[int, Resolved] = {c: resolve(p) for c, p in enumerate(self.workload.programs)}
+        by_class: dict[int, Resolved] = {c: p.resolved for c, p in enumerate(self.workload.programs)}
         resolved = {rank: by_class[int(self.workload.class_of_rank[rank])] for rank in times}
         how = {"backend": dist.get_backend(), "compute": self.settings.compute, "torch": torch.__version__, "host": platform.node()}
         return timeline(self.workload, resolved, times, {**how, **meta})

@@ -71,7 +71,7 @@ def trained(workloads: Sequence[Workload], steps: int) -> list[dict[str, NDArray
     out = []
     for workload in workloads:
         execution = Execution(workload)
-        execution.run(steps // workload.steps)
+        execution.train(steps)
         out.append({name: t.numpy() for name, t in execution.tensors.items()})
     return out
 
@@ -82,7 +82,7 @@ def distances(cases: Sequence[tuple[Workload, Mapping[str, NDArray[Any]]]], step
     out = []
     for workload, reference in cases:
         execution = Execution(workload)
-        execution.run(steps // workload.steps)
+        execution.train(steps)
         full = {name: torch.from_numpy(a) for name, a in reference.items()}
         out.append((*worst_difference(execution.tensors, execution.program, execution.context, full), execution.left_behind()))
     return out

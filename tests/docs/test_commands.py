@@ -126,6 +126,7 @@ STANDS_FOR = {
     "nccl-tests LOG...": "nccl-tests all_reduce.log",
     "--cluster NAME": "--cluster h100-hgx-ib400",
     "cluster NAME": "cluster h100-hgx-ib400",
+    "collectives --ranks 4": "collectives --ranks 4 --bytes 64K:1M:16",  # the tutorial runs it whole
     "--accelerator NAME --out profile.yaml": "--accelerator h100-sxm --dtype fp32 --sizes tiny --seconds 20 --out kernels.yaml",
 }
 SMALL = """\

@@ -30,7 +30,7 @@ def test_a_relay_is_measured_on_one_clock():
     assert np.unique(messages["bytes"]).tolist() == [0.0, 256 * 1024 * 4]  # received nothing, sent one buffer of fp32
     received = messages[messages["rank"] == 1]
     assert (received["ready"] <= received["start"]).all()
-    assert received["ready"][0] < 0.03  # posted before there was anything to receive
+    assert received["ready"][0] < made["end"][0]  # posted before there was anything to receive
     assert (received["start"] >= made["end"]).all()  # first byte: when the sender came too
     assert (used["start"] >= received["end"]).all()
     assert first.makespan >= 2 * 0.03 + 0.01

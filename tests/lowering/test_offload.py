@@ -117,5 +117,5 @@ def trained_parameters(workload: Any, steps: int) -> dict[str, Any]:
     from parasim.executor.execution import Execution
 
     execution = Execution(workload)
-    execution.run(steps)
+    execution.train(steps)
     return {n: t.float().numpy() for n, t in execution.tensors.items() if n.endswith((".weight", ".bias"))}
