@@ -17,6 +17,7 @@ from ..cost.profile import Profile
 from ..cost.timing import host_launch
 from ..errors import Refused, Violation
 from ..hashes import distinct
+from ..program.digest import Body, Form
 from ..program.edges import Resolved
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
@@ -45,6 +46,9 @@ class Engine:
         self.capacity: NDArray[np.float64] = capacity(cluster, profile)
         self.fold: Fold = fold(workload, cluster, self.traffic, self.capacity, enabled=folding)
         self.network = network(self.clock, [bandwidth for _, _, bandwidth, _ in self.fold.links], self.fold.loads.values(), self.fold.slack)
+        known: dict[Form, tuple[Body, ...]] = {}
+        for program in workload.programs:
+            program.resolve(known)
         self.ranks = [Rank(r, int(workload.class_of_rank[r]), workload.program_of(r)) for r in self.fold.representatives]
         self.slowdown = {kind: profile.get(f"overlap.slowdown.{kind}", 0.0) for kind in ("collective", "p2p")}
         self._fusing = fusing and not any(self.slowdown.values())  # what transfers may slow has no length of its own

@@ -66,9 +66,9 @@ def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArr
     reasons = []
     if enabled and (slow := int((paces != 1).sum())):
         reasons.append(f"{slow} ranks compute at another pace")
-    while True:
+    while (before := int(colour.max()) + 1) < len(domain):  # where each has a colour of its own nothing splits
         refined = refinement.refine(colour)
-        before, after = int(colour.max()) + 1, int(refined.max()) + 1
+        after = int(refined.max()) + 1
         if after == before:
             break
         reasons.append(f"{before} classes of ranks became {after}: their transfers meet links of other capacity or load")
