@@ -9,41 +9,26 @@ stands beside its name in PRICES, with r rows, i inner, c columns, w bytes of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
-from typing import Literal, NamedTuple
 
-from ..errors import InvalidProgram, Violation
 from ..program.ops import DTYPE_BYTES, Kernel
+from .price import STATISTIC, Price, accumulates, dims, width
+from .price_attention import (
+    attention_bytes,
+    attention_grad_bytes,
+    block_bytes,
+    block_grad_bytes,
+    blocks_bytes,
+    half_core_bytes,
+    kv_bytes,
+    latent_norm_bytes,
+    latent_rotary_bytes,
+    packed_bytes,
+    pair_flops,
+    scores_bytes,
+)
 
-Kind = Literal["matmul", "attention", "memory", "time", "link", "host", "view"]
 WIDE = DTYPE_BYTES["bf16"]  # what products of fp8 copies are written in
-INDEX, STATISTIC, MASK = DTYPE_BYTES["int32"], DTYPE_BYTES["fp32"], DTYPE_BYTES["uint8"]
-
-
-class Price(NamedTuple):
-    """FLOPs and bytes of a kernel, which efficiency its FLOPs run at, and how many kernels of the device it is."""
-
-    flops: Callable[[Kernel], float]
-    bytes: Callable[[Kernel], float]
-    kind: Kind
-    launches: Callable[[Kernel], float] = lambda kernel: 1.0
-
-
-def dims(kernel: Kernel) -> tuple[float, ...]:
-    """The kernel's dims as numbers, negative ones as 0. Raises `InvalidProgram` for a dim that is still the name of a load table."""
-    named = [d for d in kernel.dims if isinstance(d, str)]
-    if named:
-        rule = "must be a number to be priced: resolve it from the load table first"
-        raise InvalidProgram([Violation(f"kernel {kernel.name} dims", str(named[0]), rule)])
-    return tuple(max(float(d), 0.0) for d in kernel.dims)
-
-
-def _width(kernel: Kernel) -> int:
-    return DTYPE_BYTES[kernel.dtype]
-
-
-def _accumulates(kernel: Kernel) -> bool:
-    return any(ref in kernel.reads for ref in kernel.writes)
+INDEX, MASK = DTYPE_BYTES["int32"], DTYPE_BYTES["uint8"]
 
 
 def _none(kernel: Kernel) -> float:
@@ -60,18 +45,18 @@ def _product_bytes(kernel: Kernel) -> float:
     """w (r i + i c + r c), + w c with a bias, + w i c where a weight gradient accumulates"""
     rows, inner, columns, weights = (*dims(kernel), 1)[:4]
     elements = rows * inner + inner * columns + rows * columns
-    if _accumulates(kernel):
+    if accumulates(kernel):
         elements += inner * columns
     elif len(kernel.reads) > 1 + weights:
         elements += columns
-    return _width(kernel) * elements
+    return width(kernel) * elements
 
 
 def _others_bytes(kernel: Kernel) -> float:
     """w (r i + i c + r c) of the r rows that are multiplied, + w c with a bias"""
     rows, inner, columns, weights = (*dims(kernel), 1)[:4]
     biased = len(kernel.reads) > 2 + weights
-    return _width(kernel) * (rows * inner + inner * columns + rows * columns + (columns if biased else 0))
+    return width(kernel) * (rows * inner + inner * columns + rows * columns + (columns if biased else 0))
 
 
 def _scaled_bytes(kernel: Kernel) -> float:
@@ -81,100 +66,13 @@ def _scaled_bytes(kernel: Kernel) -> float:
     sizes = {"scaled_linear": rows * columns, "scaled_linear_input_grad": rows * inner, "scaled_linear_weight_grad": inner * columns}
     result = sizes[kernel.name]
     operands = rows * inner + inner * columns + rows * columns - result
-    more = result if _accumulates(kernel) else columns if kernel.name == "scaled_linear" and len(kernel.reads) > 2 + 2 * weights else 0
-    return _width(kernel) * operands + WIDE * (result + more)
+    more = result if accumulates(kernel) else columns if kernel.name == "scaled_linear" and len(kernel.reads) > 2 + 2 * weights else 0
+    return width(kernel) * operands + WIDE * (result + more)
 
 
 def _cast_bytes(kernel: Kernel) -> float:
     """(w + 1) elements: read in the run's dtype, written in fp8"""
-    return (_width(kernel) + DTYPE_BYTES["fp8"]) * dims(kernel)[0]
-
-
-def _attention_sizes(kernel: Kernel) -> tuple[float, float, float]:
-    """(pairs b a s^2, elements of qkv b s ((a + k) d + k e), elements of o b s a e); d wide are queries and keys, e = d or value_dim the values"""
-    batch, sequence, heads, kv_heads, head_dim, *_ = dims(kernel)
-    tokens, value_dim = batch * sequence, _value_dim(kernel)
-    return batch * heads * sequence**2, tokens * ((heads + kv_heads) * head_dim + kv_heads * value_dim), tokens * heads * value_dim
-
-
-def _value_dim(kernel: Kernel) -> float:
-    sizes = dims(kernel)
-    return sizes[5 if len(sizes) > 5 else 4]
-
-
-def _log_sum_exp(kernel: Kernel) -> float:
-    batch, sequence, heads, *_ = dims(kernel)
-    return STATISTIC * batch * sequence * heads
-
-
-def _pair_flops(keys: float, values: float) -> Callable[[Kernel], float]:
-    """b a s^2 (`keys` d + `values` e): tiled and causal 1 and 1 forward (the causal half of q k^T and scores v), 3 and 2 backward (five products
-    instead of two); unfused twice as much for each product, later keys too"""
-    return lambda kernel: _attention_sizes(kernel)[0] * (keys * dims(kernel)[4] + values * _value_dim(kernel))
-
-
-def _attention_bytes(kernel: Kernel) -> float:
-    """w (qkv + o) + 4 lse"""
-    _, qkv, out = _attention_sizes(kernel)
-    return _width(kernel) * (qkv + out) + _log_sum_exp(kernel)
-
-
-def _attention_grad_bytes(kernel: Kernel) -> float:
-    """w (do + qkv + o + dqkv) + 4 lse"""
-    _, qkv, out = _attention_sizes(kernel)
-    return _width(kernel) * (2 * qkv + 2 * out) + _log_sum_exp(kernel)
-
-
-def _block_sizes(kernel: Kernel) -> tuple[float, float, float]:
-    """Elements of queries b s a d, of keys and values b s k (d + e), of outputs b s a e"""
-    batch, sequence, heads, kv_heads, head_dim, *_ = dims(kernel)
-    tokens, value_dim = batch * sequence, _value_dim(kernel)
-    return tokens * heads * head_dim, tokens * kv_heads * (head_dim + value_dim), tokens * heads * value_dim
-
-
-def _block_bytes(kernel: Kernel) -> float:
-    """w (q + kv + 2 o) + 8 lse: outputs are read and written"""
-    q, kv, out = _block_sizes(kernel)
-    return _width(kernel) * (q + kv + 2 * out) + 2 * _log_sum_exp(kernel)
-
-
-def _block_grad_bytes(kernel: Kernel) -> float:
-    """w (do + o + q + 2 dq + kv + dkv) + 4 lse"""
-    q, kv, out = _block_sizes(kernel)
-    return _width(kernel) * (3 * q + 2 * kv + 2 * out) + _log_sum_exp(kernel)
-
-
-def _kv_bytes(passes: float) -> Callable[[Kernel], float]:
-    """`passes` w kv"""
-    return lambda kernel: passes * _width(kernel) * _block_sizes(kernel)[1]
-
-
-def _blocks_bytes(kernel: Kernel) -> float:
-    """2 w elements: read and written"""
-    *sizes, _ = dims(kernel)
-    parts = dims(kernel)[-1] if len(sizes) > 2 else 1.0  # rows of a sequence are those of one part
-    return 2 * _width(kernel) * prod(sizes) * parts
-
-
-def _scores_bytes(scores: float, qkv: float, out: float) -> Callable[[Kernel], float]:
-    """w (`scores` b a s^2 + `qkv` b s ((a + k) d + k e) + `out` b s a e)"""
-
-    def nbytes(kernel: Kernel) -> float:
-        batch, sequence, heads, *_ = dims(kernel)
-        _, packed, width = _attention_sizes(kernel)
-        return _width(kernel) * (scores * batch * heads * sequence**2 + qkv * packed + out * width)
-
-    return nbytes
-
-
-def _half_core_bytes(width: int) -> Callable[[Kernel], float]:
-    """w b s (a + k) d of queries and keys (`width` 4), or e of outputs and values (-1), + w b a s^2 scores"""
-
-    def nbytes(kernel: Kernel) -> float:
-        batch, sequence, heads, kv_heads, *_ = dims(kernel)
-        return _width(kernel) * batch * sequence * ((heads + kv_heads) * dims(kernel)[width] + heads * sequence)
-
-    return nbytes
+    return (width(kernel) + DTYPE_BYTES["fp8"]) * dims(kernel)[0]
 
 
 def _grouped_flops(kernel: Kernel) -> float:
@@ -186,8 +84,8 @@ def _grouped_flops(kernel: Kernel) -> float:
 def _grouped_bytes(kernel: Kernel) -> float:
     """w (r i + e i c + r c) with e experts of which every weight is used, + w e i c where a weight gradient accumulates"""
     rows, inner, columns, experts = dims(kernel)
-    weights = experts * inner * columns * (2 if _accumulates(kernel) else 1)
-    return _width(kernel) * (rows * (inner + columns) + weights)
+    weights = experts * inner * columns * (2 if accumulates(kernel) else 1)
+    return width(kernel) * (rows * (inner + columns) + weights)
 
 
 def _routed_bytes(logits: float) -> Callable[[Kernel], float]:
@@ -195,7 +93,7 @@ def _routed_bytes(logits: float) -> Callable[[Kernel], float]:
 
     def nbytes(kernel: Kernel) -> float:
         rows, experts, topk, *_ = dims(kernel)
-        return _width(kernel) * rows * (logits * experts + topk) + INDEX * rows * topk
+        return width(kernel) * rows * (logits * experts + topk) + INDEX * rows * topk
 
     return nbytes
 
@@ -205,14 +103,14 @@ def _permuted_bytes(copies: float, tokens: float) -> Callable[[Kernel], float]:
 
     def nbytes(kernel: Kernel) -> float:
         rows, columns, here = dims(kernel)
-        return _width(kernel) * columns * (copies * rows + tokens * here)
+        return width(kernel) * columns * (copies * rows + tokens * here)
 
     return nbytes
 
 
 def _dropout_bytes(kernel: Kernel) -> float:
     """(2 w + 1) elements: in, out and the mask"""
-    return (2 * _width(kernel) + MASK) * dims(kernel)[0]
+    return (2 * width(kernel) + MASK) * dims(kernel)[0]
 
 
 def _dropout_add_bytes(kernel: Kernel) -> float:
@@ -221,39 +119,13 @@ def _dropout_add_bytes(kernel: Kernel) -> float:
     return _residual_bytes(kernel) + MASK * rows * columns
 
 
-def _packed_bytes(passes: float, vectors: bool = False) -> Callable[[Kernel], float]:
-    """`passes` w qkv; with `vectors` the norms' weights and their gradients too, d each"""
-
-    def nbytes(kernel: Kernel) -> float:
-        small = (len(kernel.reads) + len(kernel.writes) - passes) * dims(kernel)[4] if vectors else 0.0
-        return _width(kernel) * (passes * _attention_sizes(kernel)[1] + small)
-
-    return nbytes
-
-
-def _latent_norm_bytes(passes: float) -> Callable[[Kernel], float]:
-    """w (`passes` r (c + rope) + c): x, its norm with the rest, their gradients; the weights"""
-
-    def nbytes(kernel: Kernel) -> float:
-        rows, columns, rope = dims(kernel)
-        return _width(kernel) * (passes * rows * (columns + rope) + columns)
-
-    return nbytes
-
-
-def _latent_rotary_bytes(kernel: Kernel) -> float:
-    """w b s (q a (n + r) + kv a (n + v) + shared key r + packed a (2 (n + r) + v)): read and written"""
-    batch, sequence, heads, nope, rope, value = dims(kernel)
-    return _width(kernel) * batch * sequence * (heads * (3 * (nope + rope) + nope + 2 * value) + rope)
-
-
 def _elementwise(full: float, vectors: float = 0.0, extra: float = 0.0) -> Callable[[Kernel], float]:
     """w (`full` r c + `vectors` c), + `extra` w c for each written operand that is also read"""
 
     def nbytes(kernel: Kernel) -> float:
         rows, columns = dims(kernel)[:2]
         again = extra * sum(ref in kernel.reads for ref in kernel.writes)
-        return _width(kernel) * (full * rows * columns + (vectors + again) * columns)
+        return width(kernel) * (full * rows * columns + (vectors + again) * columns)
 
     return nbytes
 
@@ -263,7 +135,7 @@ def _norm_bytes(full: int) -> Callable[[Kernel], float]:
 
     def nbytes(kernel: Kernel) -> float:
         rows, columns = dims(kernel)[:2]
-        return _width(kernel) * columns * (full * rows + len(kernel.reads) + len(kernel.writes) - full)
+        return width(kernel) * columns * (full * rows + len(kernel.reads) + len(kernel.writes) - full)
 
     return nbytes
 
@@ -271,26 +143,26 @@ def _norm_bytes(full: int) -> Callable[[Kernel], float]:
 def _residual_bytes(kernel: Kernel) -> float:
     """3 w r c, + w c with a bias"""
     rows, columns = dims(kernel)
-    return _width(kernel) * (3 * rows * columns + (columns if len(kernel.reads) > 2 else 0))
+    return width(kernel) * (3 * rows * columns + (columns if len(kernel.reads) > 2 else 0))
 
 
 def _embedding_bytes(kernel: Kernel) -> float:
     """4 r tokens + w r c rows of the table read and r c written, + w r c positions read"""
     rows, columns = dims(kernel)
-    return INDEX * rows + _width(kernel) * rows * columns * (3 if len(kernel.reads) > 2 else 2)
+    return INDEX * rows + width(kernel) * rows * columns * (3 if len(kernel.reads) > 2 else 2)
 
 
 def _embedding_grad_bytes(kernel: Kernel) -> float:
     """4 r tokens + w r c of dx, + 2 w r c read and written per table (only touched rows; r c where it is written afresh)"""
     rows, columns = dims(kernel)
     tables = sum(2 if ref in kernel.reads else 1 for ref in kernel.writes)
-    return INDEX * rows + _width(kernel) * rows * columns * (1 + tables)
+    return INDEX * rows + width(kernel) * rows * columns * (1 + tables)
 
 
 def _stats_bytes(kernel: Kernel) -> float:
     """logits once: w r c, + 4 r labels + 12 r statistics"""
     rows, columns = dims(kernel)[:2]
-    return _width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
+    return width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
 
 
 def _loss_bytes(kernel: Kernel) -> float:
@@ -302,22 +174,22 @@ def _loss_bytes(kernel: Kernel) -> float:
 def _loss_grad_bytes(kernel: Kernel) -> float:
     """logits read and their gradient written: 2 w r c, + 4 r labels + 12 r statistics"""
     rows, columns = dims(kernel)[:2]
-    return 2.0 * _width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
+    return 2.0 * width(kernel) * rows * columns + (INDEX + 3 * STATISTIC) * rows
 
 
 def _convert_bytes(kernel: Kernel) -> float:
     """(w + 4) elements: read in one dtype and written in the other; 2 w where the run's is wider than fp32"""
-    return (_width(kernel) + max(_width(kernel), STATISTIC)) * dims(kernel)[0]
+    return (width(kernel) + max(width(kernel), STATISTIC)) * dims(kernel)[0]
 
 
 def _flat_bytes(passes: float) -> Callable[[Kernel], float]:
     """`passes` w elements"""
-    return lambda kernel: passes * _width(kernel) * dims(kernel)[0]
+    return lambda kernel: passes * width(kernel) * dims(kernel)[0]
 
 
 def _adam_bytes(kernel: Kernel) -> float:
     """p, g, m, v read and p, m, v written in fp32 (or the run's wider state): 7 x 4 elements, + 2 elements for the rounded copy"""
-    state = max(_width(kernel), STATISTIC)
+    state = max(width(kernel), STATISTIC)
     copy = DTYPE_BYTES["bf16"] if len(kernel.writes) > 3 else 0
     return (7 * state + copy) * dims(kernel)[0]
 
@@ -360,32 +232,32 @@ PRICES: Mapping[str, Price] = {
     "rms_norm": Price(_none, _elementwise(2, 1), "memory"),  # x, y; w
     "rms_norm_input_grad": Price(_none, _elementwise(3, 1), "memory"),  # dy, x, dx; w
     "rms_norm_weight_grad": Price(_none, _elementwise(2, 1, extra=1), "memory"),  # dy, x; gw
-    "rotary": Price(_none, _packed_bytes(2), "memory"),
-    "rotary_grad": Price(_none, _packed_bytes(2), "memory"),
-    "qk_norm": Price(_none, _packed_bytes(2, vectors=True), "memory"),
-    "qk_norm_input_grad": Price(_none, _packed_bytes(3, vectors=True), "memory"),
-    "qk_norm_weight_grad": Price(_none, _packed_bytes(2, vectors=True), "memory"),
-    "latent_norm": Price(_none, _latent_norm_bytes(2), "memory"),
-    "latent_norm_input_grad": Price(_none, _latent_norm_bytes(3), "memory"),
+    "rotary": Price(_none, packed_bytes(2), "memory"),
+    "rotary_grad": Price(_none, packed_bytes(2), "memory"),
+    "qk_norm": Price(_none, packed_bytes(2, vectors=True), "memory"),
+    "qk_norm_input_grad": Price(_none, packed_bytes(3, vectors=True), "memory"),
+    "qk_norm_weight_grad": Price(_none, packed_bytes(2, vectors=True), "memory"),
+    "latent_norm": Price(_none, latent_norm_bytes(2), "memory"),
+    "latent_norm_input_grad": Price(_none, latent_norm_bytes(3), "memory"),
     "latent_norm_weight_grad": Price(_none, _norm_bytes(2), "memory"),
-    "latent_rotary": Price(_none, _latent_rotary_bytes, "memory"),
-    "latent_rotary_grad": Price(_none, _latent_rotary_bytes, "memory"),
-    "attention": Price(_pair_flops(1, 1), _attention_bytes, "attention"),
-    "attention_grad": Price(_pair_flops(3, 2), _attention_grad_bytes, "attention"),
-    "attention_block": Price(_pair_flops(1, 1), _block_bytes, "attention"),  # two chunks per rank: half of the pairs, whatever the shift
-    "attention_block_grad": Price(_pair_flops(3, 2), _block_grad_bytes, "attention"),
-    "kv_slice": Price(_none, _kv_bytes(2), "memory"),
-    "kv_slice_grad": Price(_none, _kv_bytes(3), "memory"),
+    "latent_rotary": Price(_none, latent_rotary_bytes, "memory"),
+    "latent_rotary_grad": Price(_none, latent_rotary_bytes, "memory"),
+    "attention": Price(pair_flops(1, 1), attention_bytes, "attention"),
+    "attention_grad": Price(pair_flops(3, 2), attention_grad_bytes, "attention"),
+    "attention_block": Price(pair_flops(1, 1), block_bytes, "attention"),  # two chunks per rank: half of the pairs, whatever the shift
+    "attention_block_grad": Price(pair_flops(3, 2), block_grad_bytes, "attention"),
+    "kv_slice": Price(_none, kv_bytes(2), "memory"),
+    "kv_slice_grad": Price(_none, kv_bytes(3), "memory"),
     "split_rows": Price(_none, _none, "view"),
     "join_rows": Price(_none, _none, "view"),
-    "columns_to_blocks": Price(_none, _blocks_bytes, "memory"),
-    "blocks_to_columns": Price(_none, _blocks_bytes, "memory"),
-    "blocks_to_sequence": Price(_none, _blocks_bytes, "memory"),
-    "sequence_to_blocks": Price(_none, _blocks_bytes, "memory"),
-    "attention_scores": Price(_pair_flops(2, 0), _half_core_bytes(4), "matmul"),
-    "attention_scores_grad": Price(_pair_flops(4, 2), _scores_bytes(2, 2, 1), "matmul"),  # dscores, p; qkv, dqkv; do
-    "attention_context": Price(_pair_flops(0, 2), _half_core_bytes(-1), "matmul"),
-    "attention_context_grad": Price(_pair_flops(0, 2), _half_core_bytes(-1), "matmul"),
+    "columns_to_blocks": Price(_none, blocks_bytes, "memory"),
+    "blocks_to_columns": Price(_none, blocks_bytes, "memory"),
+    "blocks_to_sequence": Price(_none, blocks_bytes, "memory"),
+    "sequence_to_blocks": Price(_none, blocks_bytes, "memory"),
+    "attention_scores": Price(pair_flops(2, 0), half_core_bytes(4), "matmul"),
+    "attention_scores_grad": Price(pair_flops(4, 2), scores_bytes(2, 2, 1), "matmul"),  # dscores, p; qkv, dqkv; do
+    "attention_context": Price(pair_flops(0, 2), half_core_bytes(-1), "matmul"),
+    "attention_context_grad": Price(pair_flops(0, 2), half_core_bytes(-1), "matmul"),
     "causal_softmax": Price(_none, _elementwise(1.5), "memory"),  # the causal half of the scores; p
     "causal_softmax_grad": Price(_none, _elementwise(2), "memory"),  # the causal halves of dp and p; dscores
     "route": Price(_none, _routed_bytes(1), "memory"),

@@ -8,7 +8,8 @@ from dataclasses import replace
 from ..errors import Refused, Violation
 from ..program.ops import Compute, Kernel, Op
 from .device import Device
-from .pricing import PRICES, Kind, Price, dims
+from .price import Kind, Price, dims
+from .pricing import PRICES
 from .products import SHAPES
 from .products import reached as fraction
 from .profile import Profile
