@@ -9,8 +9,10 @@ from pydantic import PlainValidator
 from pydantic.fields import FieldInfo
 
 from ..units import DIMENSIONS, format_bytes, format_seconds
+from .keys import QUANTITIES, Block, unit_of
 from .scalars import TYPE_NAMES
-from .schema import MODEL_KINDS, QUANTITIES, Block, LatentKeys, MixtureKeys, PerturbKeys, RunKeys, unit_of
+from .schema import PerturbKeys, RunKeys
+from .schema_model import MODEL_KINDS, LatentKeys, MixtureKeys
 
 HEADER = ("key", "type", "unit", "default", "meaning")
 

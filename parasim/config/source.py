@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .. import units
+from .keys import QUANTITIES, Block, unit_of
 from .plan import Plan
-from .schema import MODEL_KINDS, QUANTITIES, Block, RunKeys, unit_of
+from .schema import RunKeys
+from .schema_model import MODEL_KINDS
 
 
 def expanded(keys: RunKeys, written: Mapping[str, Any], plan: Plan) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 
 from ..documents import Document, Keys, Problem, dotted
 from ..errors import Malformed, Unparsable
+from .keys import Block, unit_of
 from .scalars import hint, shown
-from .schema import Block, RunKeys, unit_of
+from .schema import RunKeys
 
 
 def validate(document: Document) -> tuple[RunKeys | None, list[Problem]]:

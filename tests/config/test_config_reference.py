@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from parasim.config.reference import reference
-from parasim.config.schema import MODEL_KINDS, RunKeys
+from parasim.config.schema import RunKeys
+from parasim.config.schema_model import MODEL_KINDS
 from parasim.model.schema import FIELDS, FREE_KEYS
 
 
