@@ -293,7 +293,7 @@ def collective(
 @app.command()
 def catalog(kind: Annotated[str, typer.Argument(help="models, clusters, accelerators, schedules, stacks or profiles.")], json: AsJson = False) -> None:
     """List what can be named in a run file."""
-    from .jobs import catalog_json, catalog_of
+    from .catalogs import catalog_json, catalog_of
 
     entries = catalog_of(kind)
     width = max(map(len, entries), default=0)

@@ -14,12 +14,12 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 import parasim
+from parasim.catalogs import catalog_of
 from parasim.cli import app
 from parasim.config.reference import reference
 from parasim.config.stack import load_stack, stack_names
 from parasim.cost.profile import KEYS
 from parasim.cost.profile import catalog as profiles
-from parasim.jobs import catalog_of
 from parasim.model.catalog import catalog as models
 from parasim.model.layers import parameters
 from parasim.topology import schema

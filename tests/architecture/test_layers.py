@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
     (("sim",), ("executor",)),
     (("memory", "report", "comparison", "plots", "html", "traces"),),
     (("plan",),),
-    (("api", "jobs", "calibrating", "tracing", "pages"),),
+    (("api", "jobs", "calibrating", "catalogs", "tracing", "pages"),),
     (("cli", "cli_common", "cli_facts", "cli_traces", "cli_calibrate", "__main__"),),
 )
 BANNED = {

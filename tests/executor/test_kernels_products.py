@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_kernels import call, close, normal  # noqa: E402
+from kernel_calls import call, close, normal  # noqa: E402
 
 from parasim.executor.context import Context  # noqa: E402
 from parasim.executor.kernels_torch import IMPLEMENTATIONS  # noqa: E402

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_kernels import COLUMNS, call, close, normal, places, vjp  # noqa: E402
+from kernel_calls import COLUMNS, call, close, normal, places, vjp  # noqa: E402
 
 
 @pytest.mark.parametrize(("shards", "vocabulary"), [(1, 9), (2, 9), (3, 9), (3, 4)])
