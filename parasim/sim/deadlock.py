@@ -44,8 +44,7 @@ def explain(workload: Workload, ranks: Sequence[Rank], heads: Sequence[Head], re
 
 def _open(rank: Rank, i: int) -> bool:
     """Whether op i has not ended; only the last op of a fused run is marked."""
-    runs = rank.runs
-    return not rank.done[int(runs.order[runs.first[int(runs.run[i]) + 1] - 1])]
+    return not rank.done[rank.cut.tails[int(rank.runs.run[i])]]
 
 
 def _open_ends(rank: Rank, at: int) -> list[tuple[End, int]]:

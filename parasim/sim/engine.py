@@ -18,13 +18,12 @@ from ..cost.timing import host_launch
 from ..errors import Refused, Violation
 from ..hashes import distinct
 from ..program.digest import Body, Form
-from ..program.edges import Resolved
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
 from .clock import Clock
 from .deadlock import explain
 from .fold import Fold, fold
-from .fuse import fuse_all
+from .fuse import Order, fuse_all
 from .known import Known
 from .network import Network
 from .ranks import Rank
@@ -70,9 +69,9 @@ class Engine:
     def _heads(rank: Rank) -> list[int]:
         """The first op of every stream that has not ended."""
         heads: dict[int, int] = {}
-        last = rank.runs.order[rank.runs.first[1:] - 1]
-        for k in np.nonzero(np.frombuffer(rank.done, dtype=np.uint8)[last] == 0)[0].tolist():
-            i = int(rank.runs.order[rank.runs.first[k]])
+        for i, last in zip(rank.cut.heads, rank.cut.tails, strict=True):
+            if rank.done[last]:
+                continue
             heads.setdefault(int(rank.resolved.stream[i]), i)
         return list(heads.values())
 
@@ -80,32 +79,25 @@ class Engine:
         """What every rank runs as one: ops whose duration nothing else can change, those of several classes together; who has each number."""
         known = Known({rank.rank: rank for rank in self.ranks}, self.fold, fusing=self._fusing)
         kinds: dict[Hashable, int] = {}  # ranks of one Program that know the same run the same
-        templates: dict[int, IntArray] = {}
-        resolved, seconds, meets, kind_of = list[Resolved](), list[NDArray[np.float64]](), list[IntArray](), dict[int, int]()
+        order_of: dict[int, Order] = {}
+        orders, seconds, meets, kind_of = list[Order](), list[NDArray[np.float64]](), list[IntArray](), dict[int, int]()
         for rank in self.ranks:
             found = [known.of(body) for body in rank.steps.values()]
             flat = np.array([x for s, _ in found for x in s], dtype=np.float64), np.array([x for _, m in found for x in m], dtype=np.int64)
             key = id(rank.program), flat[0].tobytes(), flat[1].tobytes()
             if key not in kinds:
-                if id(rank.program) not in templates:
-                    templates[id(rank.program)] = _templates(rank.resolved)
-                at = templates[id(rank.program)]
+                if id(rank.program) not in order_of:
+                    order_of[id(rank.program)] = Order.of(rank.resolved)
+                order = order_of[id(rank.program)]
                 kinds[key] = len(kinds)
-                resolved.append(rank.resolved)
-                seconds.append(flat[0][at])
-                meets.append(flat[1][at])
+                orders.append(order)
+                seconds.append(flat[0][order.template])
+                meets.append(flat[1][order.template])
             kind_of[rank.rank] = kinds[key]
-        runs = fuse_all(resolved, seconds, meets, {n: tuple(dict.fromkeys(kind_of[r] for r in present)) for present, n in known.sets.items()})
+        runs = fuse_all(orders, seconds, meets, {n: tuple(dict.fromkeys(kind_of[r] for r in present)) for present, n in known.sets.items()})
         for rank in self.ranks:
             rank.fused(runs[kind_of[rank.rank]])
         return known.sets
-
-
-def _templates(resolved: Resolved) -> IntArray:
-    """Of every op instance the place of its template in all bodies of its Program, one after the other."""
-    program = resolved.program
-    first = dict(zip(program.bodies, np.cumsum([0, *map(len, program.bodies.values())]).tolist(), strict=False))
-    return np.array([first[call.body] for call in program.calls], dtype=np.int64)[resolved.call] + resolved.position
 
 
 def _launch(workload: Workload, cluster: Cluster, profile: Profile) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,39 +22,59 @@ from ..program.edges import Resolved
 from ..program.workload import IntArray
 
 Floats = NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Runs of a rank's n op instances. `order` int[n] lists instances stream by stream; run k covers `order[first[k]:first[k + 1]]`.
+class Order:
+    """The n op instances of a Program stream by stream: `instance[p]` stands at place p, made from template `template[p]` (all bodies, one after the
+    other). At the places in `breaks` a run begins whatever is known: another stream does, or an edge enters there or leaves just before."""
 
-    `seconds[k]` is its length (nan: one op that must be replayed), `meets[k]` the number of the set of ranks that run it together (0: alone).
-    Instance i is in run `run[i]`, is ready `ready[i]`, starts `offset[i]` and ends `after[i]` seconds after the run began: where one op ends the
-    next is ready, to the last bit.
-    """
+    resolved: Resolved
+    instance: IntArray
+    template: IntArray
+    breaks: NDArray[np.bool_]
 
-    order: IntArray
-    first: IntArray
-    seconds: Floats
-    meets: IntArray
-    ready: Floats
-    offset: Floats
-    after: Floats
-    run: IntArray
-    cut: Cut
+    @staticmethod
+    def of(resolved: Resolved) -> Order:
+        """That of a resolved Program."""
+        program, n = resolved.program, len(resolved)
+        instance = np.argsort(resolved.stream.astype(np.int16), kind="stable")  # of short integers in linear time
+        first = dict(zip(program.bodies, np.cumsum([0, *map(len, program.bodies.values())]).tolist(), strict=False))
+        template = np.array([first[call.body] for call in program.calls], dtype=np.int64)[resolved.call] + resolved.position
+        entered, left = np.diff(resolved.edge_start) > 0, np.zeros(n, dtype=bool)
+        left[resolved.edges] = True
+        stream = resolved.stream[instance]
+        breaks = np.append(n > 0, stream[1:] != stream[:-1])[:n] | entered[instance]
+        breaks[1:] |= left[instance][:-1]
+        return Order(resolved, instance, template[instance], breaks)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where the runs of a rank begin: `order`, `first` and `run` as in Runs, `known` and `meets` by place in the order. One for all ranks alike."""
+    """Where the runs of a rank begin: run k covers the places `first[k]` to `first[k + 1]`, of which `known` have a length of their own; `meets` by place
+    and `meeting` by run number the set of ranks that run it together (0: alone). One for all ranks alike."""
 
-    resolved: Resolved
-    order: IntArray
+    ordered: Order
     first: IntArray
-    member: IntArray
     known: NDArray[np.bool_]
     meets: IntArray
     section: IntArray
+
+    @property
+    def resolved(self) -> Resolved:
+        """Edges and streams."""
+        return self.ordered.resolved
+
+    @property
+    def order(self) -> IntArray:
+        """The op instance at every place."""
+        return self.ordered.instance
+
+    @cached_property
+    def member(self) -> IntArray:
+        """The run of every place."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
     @cached_property
     def heads(self) -> list[int]:
@@ -96,23 +117,54 @@ class Cut:
         return {k: (calls[call].body, position, calls[call].microbatches) for k, call, position in at}
 
 
-def fuse_all(resolved: Sequence[Resolved], seconds: Sequence[Floats], meets: Sequence[IntArray], sets: Mapping[int, tuple[int, ...]]) -> list[Runs]:
-    """The runs of every kind of rank, given the seconds of each instance (nan: unknown beforehand) and the number of the set of ranks that it is a
+@dataclass(frozen=True)
+class Runs:
+    """The runs of a rank: `seconds[k]` is the length of run k (nan: one op that must be replayed). Up to place p the known ops last `before[p]` seconds
+    in all, with what they wait for others of their sets: `waits[p]` (None: nobody waits)."""
+
+    cut: Cut
+    seconds: Floats
+    before: Floats
+    waits: Floats | None
+
+    @cached_property
+    def run(self) -> IntArray:
+        """The run of every op instance."""
+        return self._by_instance(self.cut.member)
+
+    def times(self, began: Floats) -> tuple[Floats, Floats, Floats]:
+        """When every instance is ready, starts and ends, given when every run `began`: where one op ends the next is ready, to the last bit."""
+        cut = self.cut
+        at = began[cut.member]
+        base = self.before[cut.first[:-1]][cut.member]
+        ready, after = self.before[:-1] - base, self.before[1:] - base
+        known = ~np.isnan(self.seconds)
+        after[cut.first[1:][known] - 1] = self.seconds[known]
+        offset = ready if self.waits is None else ready + self.waits
+        return self._by_instance(at + ready), self._by_instance(at + offset), self._by_instance(at + after)
+
+    def _by_instance(self, column: NDArray[T]) -> NDArray[T]:
+        out = np.empty_like(column)
+        out[self.cut.order] = column
+        return out
+
+
+def fuse_all(orders: Sequence[Order], seconds: Sequence[Floats], meets: Sequence[IntArray], sets: Mapping[int, tuple[int, ...]]) -> list[Runs]:
+    """The runs of every kind of rank, given by place in its order the seconds (nan: unknown beforehand) and the number of the set of ranks that it is a
     collective of (0: of none but ranks like this one). `sets[number]` are places in the sequences; the ranks of a set have equal Programs."""
     if not sets:
-        return [_runs(c, s, np.zeros(len(s))) for c, s in zip(_cuts(resolved, seconds, meets), seconds, strict=True)]
+        return [_runs(c, s, None) for c, s in zip(_cuts(orders, seconds, meets), seconds, strict=True)]
     known, meets = _agreed(seconds, meets, sets)
     seconds = [np.where(k, s, np.nan) for k, s in zip(known, seconds, strict=True)]
-    cuts = _cuts(resolved, seconds, meets)
+    cuts = _cuts(orders, seconds, meets)
     waits = _waits(cuts, seconds, sets)
     runs = [_runs(c, s, w) for c, s, w in zip(cuts, seconds, waits, strict=True)]
     for number, members in sets.items():  # one length for all, to the last bit
-        mine = [np.flatnonzero(runs[r].meets == number) for r in members]
+        mine = [np.flatnonzero(runs[r].cut.section == number) for r in members]
         if len(mine[0]):
             longest = np.max([runs[r].seconds[k] for r, k in zip(members, mine, strict=True)], axis=0)
             for r, k in zip(members, mine, strict=True):
                 runs[r].seconds[k] = longest
-                runs[r].after[runs[r].order[runs[r].first[k + 1] - 1]] = longest
     return runs
 
 
@@ -131,48 +183,42 @@ def _agreed(seconds: Sequence[Floats], meets: Sequence[IntArray], sets: Mapping[
     return known, [np.where(m & k, np.where(given > 0, given, alone + r), 0) for r, (m, k, given) in enumerate(zip(meeting, known, meets, strict=True))]
 
 
-def _cuts(resolved: Sequence[Resolved], seconds: Sequence[Floats], meets: Sequence[IntArray]) -> list[Cut]:
+def _cuts(orders: Sequence[Order], seconds: Sequence[Floats], meets: Sequence[IntArray]) -> list[Cut]:
     """The cut of every rank; ranks of one Program that know the same share it."""
     made: dict[Hashable, Cut] = {}
     out = []
-    for r, s, m in zip(resolved, seconds, meets, strict=True):
-        key = id(r), np.isnan(s).tobytes(), m.tobytes()
+    for o, s, m in zip(orders, seconds, meets, strict=True):
+        known = ~np.isnan(s)
+        key = id(o), known.tobytes(), m.tobytes() if m.any() else b""
         if key not in made:
-            made[key] = _cut(r, s, m)
+            made[key] = _cut(o, known, m)
         out.append(made[key])
     return out
 
 
-def _cut(resolved: Resolved, seconds: Floats, meets: IntArray) -> Cut:
+def _cut(order: Order, known: NDArray[np.bool_], meets: IntArray) -> Cut:
     """Maximal runs, and of those the sections from the first to the last collective of one set."""
-    n = len(resolved)
-    order = np.argsort(resolved.stream.astype(np.int16), kind="stable")  # of short integers in linear time
-    known = ~np.isnan(seconds)[order]
-    entered = (np.diff(resolved.edge_start) > 0)[order]
-    left = np.zeros(n, dtype=bool)
-    left[resolved.edges] = True
-    left = left[order]
-    stream = resolved.stream[order]
-    begins = np.ones(n, dtype=bool)
-    begins[1:] = (stream[1:] != stream[:-1]) | ~known[1:] | ~known[:-1] | entered[1:] | left[:-1]
-    section = meets[order]
-    if section.any():
+    n = len(known)
+    begins = order.breaks.copy()
+    begins[1:] |= ~(known[1:] & known[:-1])
+    section = meets
+    if meets.any():
         whole = np.append(np.flatnonzero(begins), n)
-        run, places, there = np.cumsum(begins) - 1, np.arange(n), section > 0
+        run, places, there = np.cumsum(begins) - 1, np.arange(n), meets > 0
         last = np.maximum.accumulate(np.where(there, places, -1))
         following = np.minimum.accumulate(np.where(there, places, n)[::-1])[::-1]
         inside = ~there & (last >= whole[run]) & (following < whole[run + 1])
-        same = section[np.maximum(last, 0)] == section[np.minimum(following, n - 1)]
-        section = np.where(inside & same, section[np.maximum(last, 0)], section)
+        same = meets[np.maximum(last, 0)] == meets[np.minimum(following, n - 1)]
+        section = np.where(inside & same, meets[np.maximum(last, 0)], meets)
         begins[1:] |= section[1:] != section[:-1]
     first = np.flatnonzero(begins)
-    return Cut(resolved, order, np.append(first, n), np.cumsum(begins) - 1, known, meets[order], section[first] if n else section)
+    return Cut(order, np.append(first, n), known, meets, section[first])
 
 
 def _waits(cuts: Sequence[Cut], seconds: Sequence[Floats], sets: Mapping[int, tuple[int, ...]]) -> list[Floats]:
-    """Seconds that every instance, in order, waits inside its run for the others of its set."""
-    waits = [np.zeros(len(c.order)) for c in cuts]
-    before = [np.concatenate([[0.0], np.cumsum(np.where(c.known, s[c.order], 0.0))]) for c, s in zip(cuts, seconds, strict=True)]
+    """Seconds that the instance at every place waits inside its run for the others of its set."""
+    waits = [np.zeros(len(c.known)) for c in cuts]
+    before = [np.concatenate([[0.0], np.cumsum(np.where(c.known, s, 0.0))]) for c, s in zip(cuts, seconds, strict=True)]
     for number, members in sets.items():
         places = [np.flatnonzero(cuts[r].meets == number) for r in members]
         inner = [p[1:][cuts[r].member[p[1:]] == cuts[r].member[p[:-1]]] for r, p in zip(members, places, strict=True)]
@@ -184,16 +230,9 @@ def _waits(cuts: Sequence[Cut], seconds: Sequence[Floats], sets: Mapping[int, tu
     return waits
 
 
-def _runs(cut: Cut, seconds: Floats, waits: Floats) -> Runs:
-    n = len(cut.order)
-    lengths = np.where(cut.known, seconds[cut.order], 0.0)
-    before = np.concatenate([[0.0], np.cumsum(lengths + waits)])
-    ready, offset, after, run = np.empty(n), np.empty(n), np.empty(n), np.empty(n, dtype=np.int64)
-    began = before[cut.first[:-1]][cut.member] if n else np.zeros(0)
-    ready[cut.order] = before[:-1] - began
-    offset[cut.order] = ready[cut.order] + waits
-    after[cut.order] = before[1:] - began
-    run[cut.order] = cut.member
+def _runs(cut: Cut, seconds: Floats, waits: Floats | None) -> Runs:
+    before = np.zeros(len(cut.known) + 1)
+    lengths = np.where(cut.known, seconds, 0.0)
+    np.cumsum(lengths if waits is None else lengths + waits, out=before[1:])
     first = cut.first[:-1]
-    total = np.where(cut.known[first], before[cut.first[1:]] - before[first], np.nan) if n else np.zeros(0)
-    return Runs(cut.order, cut.first, total, cut.section, ready, offset, after, run, cut)
+    return Runs(cut, np.where(cut.known[first], before[cut.first[1:]] - before[first], np.nan), before, waits)

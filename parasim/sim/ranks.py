@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """Rank `rank`, of class `c`: its resolved Program, its runs, and the times of its ops (nan: not yet)."""
+    """Rank `rank`, of class `c`: its resolved Program, its runs, and their times in seconds (nan: not yet)."""
 
     cut: Cut
     runs: Runs
@@ -27,17 +28,16 @@ class Rank:
     def __init__(self, rank: int, c: int, program: Program) -> None:
         self.rank, self.c, self.program = rank, c, program
         self.resolved: Resolved = program.resolved
-        n = len(self.resolved)
-        self.ready, self.start, self.end = _unknown(n), _unknown(n), _unknown(n)
-        self.done = bytearray(n)
+        self.done = bytearray(len(self.resolved))
         self.steps: dict[str, list[Step]] = {}
         self.met: Counter[int] = Counter()  # collectives reached, by number
         self.waiting: dict[int, list[Stream]] = {}
 
     def fused(self, runs: Runs) -> None:
-        """Take over what ops are run as; `came` holds when the rank reaches each run, `began` when that starts."""
+        """Take over what ops are run as. By run: when the rank `came` to it, where that is not when it `began`, and when it `ended`, where that is not
+        known beforehand."""
         self.runs, self.cut = runs, runs.cut
-        self.began, self.came = _unknown(len(runs.seconds)), _unknown(len(runs.seconds))
+        self.came, self.began, self.ended = (array("d", [np.nan]) * len(runs.seconds) for _ in range(3))
         self.length = array("d", runs.seconds.tobytes())
 
     @property
@@ -46,28 +46,21 @@ class Rank:
         return self.cut.streams
 
     @property
-    def seconds(self) -> NDArray[np.float64]:
-        """Of every op the seconds of its run; nan: it is replayed by itself."""
-        return self.runs.seconds[self.runs.run]
+    def replayed(self) -> NDArray[np.bool_]:
+        """Which ops were replayed by themselves."""
+        return np.isnan(self.runs.seconds)[self.runs.run]
 
     def step(self, k: int) -> Step:
         """The template of run `k`, an op that is replayed by itself."""
         body, position, _ = self.cut.places[k]
         return self.steps[body][position]
 
+    @cached_property
     def times(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """When every op was ready, started and ended, those of fused runs too."""
-        runs, inside = self.runs, ~np.isnan(self.seconds)
-        ready, start, end = (np.frombuffer(column, dtype=np.float64) for column in (self.ready, self.start, self.end))
-        began, came = (np.frombuffer(column, dtype=np.float64) for column in (self.began, self.came))
-        at = began[runs.run][inside]
-        ready[inside] = at + runs.ready[inside]
-        start[inside] = at + runs.offset[inside]
-        end[inside] = at + runs.after[inside]
-        together = np.flatnonzero(~np.isnan(came))
-        ready[runs.order[runs.first[together]]] = came[together]
+        came, began, ended = (np.frombuffer(column, dtype=np.float64) for column in (self.came, self.began, self.ended))
+        ready, start, end = self.runs.times(began)
+        for column, seen, op in ((ready, came, self.cut.heads), (end, ended, self.cut.tails)):
+            there = np.flatnonzero(~np.isnan(seen))
+            column[np.array(op, dtype=np.int64)[there]] = seen[there]
         return ready, start, end
-
-
-def _unknown(n: int) -> array[float]:
-    return array("d", [np.nan]) * n

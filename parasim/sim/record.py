@@ -66,7 +66,7 @@ class _Recorded:
             if key not in scripts:
                 wire = np.concatenate([np.zeros(0), *(np.array(sent[call.body]) for call in rank.program.calls)])
                 scripts[key] = scribe.script(rank.resolved, wire)
-            found.append(Part(rank.rank, scripts[key], *rank.times()))
+            found.append(Part(rank.rank, scripts[key], *rank.times))
         return tuple(found)
 
     @cached_property
@@ -84,7 +84,7 @@ def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
     for rank in engine.ranks:
         if id(rank.program) not in begins:
             begins[id(rank.program)] = _begins(rank.program)
-        fused = ~np.isnan(rank.seconds)
+        fused = ~rank.replayed
         for name, calls in begins[id(rank.program)].items():
             parts += _fused_flows(rank, rank.steps[name], calls, fused, first[rank.rank], engine.fold.loads, spans)
     rows = np.empty(sum(len(p.op) for p in parts), dtype=tl.FLOWS)
@@ -142,7 +142,7 @@ def _fused_flows(
     position = np.repeat(np.array([i for i, _ in own]), [len(span[0]) for span in found])
     link, nbytes, begin, until = (np.concatenate(columns)[:, None] for columns in zip(*found, strict=True))
     instances = begins + position[:, None]
-    inside, start = fused[instances], np.frombuffer(rank.start)[instances]
+    inside, start = fused[instances], rank.times[1][instances]
     columns = first + instances, link, nbytes, start + begin, start + until
     return [Flows(*(np.broadcast_to(column, inside.shape)[inside] for column in columns))]
 

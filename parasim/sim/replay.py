@@ -124,10 +124,9 @@ class Replay:
             seconds = length[k]
             stream.next = k
             if seconds != seconds:  # unknown beforehand: an op of its own
-                i = cut.tails[k]
-                rank.ready[i] = now
+                rank.came[k] = now
                 body, position, microbatches = cut.places[k]
-                self._op(stream, i, rank.steps[body][position], microbatches)
+                self._op(stream, cut.tails[k], rank.steps[body][position], microbatches)
                 return
             if cut.meeting[k]:
                 self._come(stream, cut.meeting[k], k)
@@ -158,7 +157,7 @@ class Replay:
         """An op that was replayed by itself has ended (`_end`, without its calls)."""
         rank = stream.rank
         i = rank.cut.tails[stream.next]
-        rank.end[i] = self.clock.now
+        rank.ended[stream.next] = self.clock.now
         rank.done[i] = 1
         self.events += 1
         if i in rank.waiting:
@@ -173,7 +172,7 @@ class Replay:
         elif step.route is not None:
             self._collective(stream, i, step.route, step.meeting, step.beside)
         else:
-            stream.rank.start[i] = self.clock.now
+            stream.rank.began[stream.next] = self.clock.now
             if self._slowdown:
                 self._rated(stream, step.price)
             elif step.price > 0:
@@ -286,7 +285,7 @@ class Replay:
             stream.pending -= 1
             stream.began = min(stream.began, flight.start)
             if not stream.pending:
-                stream.rank.start[stream.rank.cut.tails[stream.next]] = stream.began
+                stream.rank.began[stream.next] = stream.began
                 self._end_op(stream)
 
     # ---- compute beside transfers
