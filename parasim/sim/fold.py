@@ -165,11 +165,13 @@ class _Refinement:
         if self._kinds[0] is colour:
             return self._kinds[1]
         out = []
-        for n, (x, members) in enumerate(zip(self.all, self.members, strict=True)):
+        before = 0
+        for x, members in zip(self.all, self.members, strict=True):
             seen = colour[members].astype(np.uint64)
             if x.ordered:
                 seen = mix(seen, np.arange(seen.shape[1], dtype=np.uint64)[None, :])
-            out.append(mix(mix(seen).sum(axis=1, dtype=np.uint64), np.uint64(n), np.uint64(x.turns)))
+            out.append(mix(mix(seen).sum(axis=1, dtype=np.uint64), x.which + before, np.uint64(x.turns)))
+            before += len(x.structures)
         self._kinds = colour, np.concatenate(out) if out else np.zeros(0, dtype=np.uint64)
         return self._kinds[1]
 
@@ -215,13 +217,14 @@ class _Refinement:
             link = self.cluster.links[at]
             links.append((f"{link.a}>{link.b}", link.kind, float(self.capacity[at]), n))
         loads: dict[LoadKey, dict[int, float]] = {}
-        named: dict[int, Hashable] = {}
+        named: dict[int, list[Hashable]] = {}
         for x, base in zip(self.all, self.base.tolist(), strict=False):
-            for i in np.unique(kinds[base : base + len(x.sets)], return_index=True)[1].tolist():
+            for i in np.sort(np.unique(kinds[base : base + len(x.sets)], return_index=True)[1]).tolist():
                 colours = everyone[x.sets[i]]
-                named[int(kinds[base + i])] = x.structure, tuple(colours.tolist()) if x.ordered else counted(colours)
-                for p in range(x.latency.shape[1]):
-                    loads[named[int(kinds[base + i])], p] = {}
+                who: Hashable = tuple(colours.tolist()) if x.ordered else counted(colours)
+                found: list[Hashable] = [(structure, who) for structure in x.structures[x.which[i]]]
+                named[int(kinds[base + i])] = found
+                loads |= {(kind, p): {} for kind in found for p in range(x.latency.shape[1])}
         link, key, load, entry = self.link_loads(kinds)
         colours = of_link[link]
         order, first = _runs(mix(key, colours))
@@ -231,7 +234,8 @@ class _Refinement:
         for c, low, high, e in zip(*(column[turn].tolist() for column in (colours, least, most, entry)), strict=True):
             if high - low > 10.0**-DIGITS * max(1.0, high):
                 raise ParasimError(f"folding: links of colour {c} carry {low} and {high}: the partition is not equitable; use --no-fold")
-            loads[named[int(kinds[self.instance[e]])], int(self.phase[e])][c] = low
+            for kind in named[int(kinds[self.instance[e]])]:
+                loads[kind, int(self.phase[e])][c] = low
         return tuple(links), loads, frozenset(np.flatnonzero(np.bincount(of_link, weights=self.slack)).tolist())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -14,23 +14,25 @@ from ..collectives.plan import CollectivePlan
 from ..hashes import Hashes, floats, mix, row_hashes
 from ..program.ops import Collective
 from ..program.workload import IntArray
-from .traffic import Size, Traffic, is_message, message_key
+from .traffic import Size, Traffic, message_key
 from .turns import Orbits, Turns, turns
 
 Turning = tuple[Turns, dict[str, Orbits]]
-Planner = Callable[[tuple[int, ...]], CollectivePlan]
+Planner = Callable[[int], CollectivePlan]  # of a row of some sets
 
 
 @dataclass(frozen=True)
 class Instances:
-    """The sets of ranks that make the transfers of one structure, as columns; of sets that turns take into each other, one.
+    """The sets of ranks of one size that make transfers, as columns; of sets that turns take into each other, one.
 
-    `sets` int[i, n]: the ranks of instance i (sender and receiver of a message); `members` int[i, k]: those of them that folding looks at, one of
-    each orbit under the `turns` that take a set into itself (1: all of them). Entry e: instance `instance[e]` puts `weight[e]` bytes per byte of
-    progress on `link[e]` in phase `phase[e]`; of entries that turns take into each other, one. `latency` float[i, phases].
+    `sets` int[i, n]: the ranks of instance i (sender and receiver of a message), which makes the transfers of all `structures[which[i]]`: these put
+    the same on the same links. `members` int[i, k]: those ranks that folding looks at, one of each orbit under the `turns` that take a set into
+    itself (1: all of them). Entry e: instance `instance[e]` puts `weight[e]` bytes per byte of progress on `link[e]` in phase `phase[e]`; of entries
+    that turns take into each other, one. `latency` float[i, phases]. `ordered`: are the two ends told apart?
     """
 
-    structure: Hashable
+    structures: Sequence[tuple[Hashable, ...]]
+    which: IntArray
     sets: IntArray
     members: IntArray
     turns: int
@@ -39,11 +41,7 @@ class Instances:
     phase: IntArray
     link: IntArray
     weight: NDArray[np.float64]
-
-    @property
-    def ordered(self) -> bool:
-        """Are its two ends told apart?"""
-        return is_message(self.structure)
+    ordered: bool
 
 
 class Uneven(Exception):
@@ -120,52 +118,76 @@ class _Builder:
     def __init__(self, traffic: Traffic, turning: Turning | None) -> None:
         self.traffic, self.turning, self.workload, self.cluster = traffic, turning, traffic.workload, traffic.cluster
         self.domain = turning[0].domain if turning else np.arange(self.workload.world)
-        self._looks: dict[str, Hashes] = {}
-        self._groups: dict[Hashable, Sets] = {}
-        self._sent: dict[tuple[int, int], tuple[CollectivePlan, IntArray]] = {}  # by bytes and look: the plan of a message and its ends
+        self.apart = False  # was a set seen to look alike, and its links not found?
 
     def all(self) -> list[Instances]:
-        traffic, largest, users, out = self.traffic, dict[Hashable, tuple[Collective, Size]](), dict[Hashable, list[int]](), list[Instances]()
+        traffic, largest, users = self.traffic, dict[Hashable, tuple[Collective, Size]](), dict[Hashable, list[int]]()
+        sent: dict[Hashable, tuple[int, str, int]] = {}
         for c, (collectives, messages) in enumerate(traffic.transfers):
             for op, size in collectives:
                 key = traffic.structure(op, size)
                 if key not in largest or largest[key][1] < size:
                     largest[key] = (op, size)
                 users.setdefault(key, []).append(c)
-            for m, nbytes in messages:
-                out.append(self._columns(message_key(c, m, nbytes), self._ends(c, m.peer), partial(self._message, nbytes), nbytes))
+            sent |= {message_key(c, m, nbytes): (c, m.peer, nbytes) for m, nbytes in messages}
+        alike: dict[tuple[str, tuple[int, ...]], dict[Hashable, tuple[Collective, Size]]] = {}
         for key, (op, size) in largest.items():
-            out.append(self._columns(key, self._group(op.group, tuple(users[key])), partial(traffic.collective, op, size)))
-        return out
+            alike.setdefault((op.group, tuple(users[key])), {})[key] = op, size
+        found = [self._messages(sent)] if sent else []
+        for (group, classes), made in alike.items():
+            found += self._collectives(self._group(group, classes), made)
+        return found
 
-    def _message(self, nbytes: int, ends: tuple[int, ...]) -> CollectivePlan:
-        source, target = ends
-        return self.traffic.message(nbytes, source, target)
+    def _messages(self, sent: Mapping[Hashable, tuple[int, str, int]]) -> Instances:
+        """All messages: of each structure the class of the senders, where to, and bytes."""
+        mine = {c: self.domain[self.workload.class_of_rank[self.domain] == c] for c, _, _ in sent.values()}
+        pairs = [np.stack([mine[c], self.workload.peers[peer][mine[c]]], axis=1) for c, peer, _ in sent.values()]
+        counts = [len(p) for p in pairs]
+        which, ranks = np.repeat(np.arange(len(sent)), counts), np.concatenate(pairs)
+        nbytes = np.repeat(np.array([n for _, _, n in sent.values()], dtype=np.int64), counts)
+        looks = np.arange(len(ranks), dtype=np.uint64) if self.cluster.alike is None else mix(self.cluster.alike.looks(ranks), nbytes)
+        sets = Sets(ranks, ranks, _grouped(looks), None)
 
-    def _ends(self, c: int, peer: str) -> Sets:
-        """The ranks of class `c` and their peers."""
-        if peer not in self._looks:
-            self._looks[peer] = self._look(np.stack([self.domain, self.workload.peers[peer][self.domain]], axis=1))
-        mine = np.flatnonzero(self.workload.class_of_rank[self.domain] == c)
-        ranks = self.domain[mine]
-        pairs = np.stack([ranks, self.workload.peers[peer][ranks]], axis=1)
-        return Sets(pairs, pairs, _grouped(self._looks[peer][mine]), None)
+        def planner(row: int) -> CollectivePlan:
+            return self.traffic.message(int(nbytes[row]), *ranks[row].tolist())
+
+        stands, latency, loads = self._columns(sets, planner)
+        for structure, members, others in zip(sent, pairs, np.split(stands, np.cumsum(counts)[:-1]), strict=True):
+            self.traffic.stand(structure, members, others)
+        return Instances([(key,) for key in sent], which, ranks, ranks, 1, latency, *loads, ordered=True)
+
+    def _collectives(self, sets: Sets, made: Mapping[Hashable, tuple[Collective, Size]]) -> Iterator[Instances]:
+        """All structures that these sets make; those whose plans are the same on the links are one."""
+        same: dict[Hashable, dict[Hashable, Planner]] = {}
+        for structure, (op, size) in made.items():
+            planner = partial(self._collective, op, size, sets.ranks)
+            looks = [[(phase.latency, phase.weights) for phase in planner(int(rows[0])).phases] for rows in sets.alike.values()]
+            same.setdefault(tuple(map(tuple, looks)), {})[structure] = planner
+        for planners in same.values():
+            self.apart = False
+            once = self._columns(sets, next(iter(planners.values())))
+            each = {tuple(planners): once} if not self.apart else {(structure,): self._columns(sets, planner) for structure, planner in planners.items()}
+            for structures, (stands, latency, loads) in each.items():
+                for structure in structures:
+                    self.traffic.stand(structure, sets.ranks, stands)
+                which, turns = np.zeros(len(sets.ranks), dtype=np.int64), sets.around.times if sets.around else 1
+                yield Instances([structures], which, sets.ranks, sets.members, turns, latency, *loads, ordered=False)
+
+    def _collective(self, op: Collective, size: Size, ranks: IntArray, row: int) -> CollectivePlan:
+        return self.traffic.collective(op, size, tuple(ranks[row].tolist()))
 
     def _group(self, name: str, users: tuple[int, ...]) -> Sets:
         """The sets of a group with a rank of the classes `users`."""
-        if (name, users) not in self._groups:
-            table, around = self.workload.groups[name], None
-            if self.turning is not None:
-                whole, orbits = self.turning[0], self.turning[1][name]
-                table, around = table[orbits.rows], Around(whole, orbits.length) if orbits.length < whole.order else None
-            ranks = table[np.isin(self.workload.class_of_rank[table], users).any(axis=1)]
-            members = ranks
-            looks = self._look(ranks) if around is None else np.zeros(0, dtype=np.uint64)
-            if around is not None:  # the rest of a set is what turns make of these members
-                members = around.members(ranks)
-                looks = mix(self._look(members), row_hashes(around.places(ranks)), row_hashes(around.first(ranks)))
-            self._groups[name, users] = Sets(ranks, members, _grouped(looks), around)
-        return self._groups[name, users]
+        table, around = self.workload.groups[name], None
+        if self.turning is not None:
+            whole, orbits = self.turning[0], self.turning[1][name]
+            table, around = table[orbits.rows], Around(whole, orbits.length) if orbits.length < whole.order else None
+        ranks = table[np.isin(self.workload.class_of_rank[table], users).any(axis=1)]
+        if around is None:
+            return Sets(ranks, ranks, _grouped(self._look(ranks)), None)
+        members = around.members(ranks)  # the rest of a set is what turns make of these
+        looks = mix(self._look(members), row_hashes(around.places(ranks)), row_hashes(around.first(ranks)))
+        return Sets(ranks, members, _grouped(looks), around)
 
     def _look(self, sets: IntArray) -> Hashes:
         """Equal for sets that look alike on the network."""
@@ -173,25 +195,20 @@ class _Builder:
             return np.arange(len(sets), dtype=np.uint64)
         return self.cluster.alike.looks(sets)
 
-    def _columns(self, structure: Hashable, sets: Sets, planner: Planner, nbytes: int = -1) -> Instances:
-        """The instances of a structure: one plan for all sets of ranks that are alike; of messages of `nbytes` one for those of all structures."""
-        ranks, parts = sets.ranks, list[Loads]()
-        latency, stands = np.zeros((len(ranks), 0)), np.empty_like(ranks)
-        for look, rows in sets.alike.items():
-            made, example = self._sent.get((nbytes, look)) or (planner(tuple(ranks[rows[0]].tolist())), ranks[rows[0]])
-            if nbytes >= 0 and self.cluster.alike is not None:
-                self._sent[nbytes, look] = made, example
-            stands[rows] = example
+    def _columns(self, sets: Sets, planner: Planner) -> tuple[IntArray, NDArray[np.float64], Loads]:
+        """For all sets: those that stand for them, latencies and entries. One plan for all sets that are alike."""
+        parts, latency, stands = [Loads()], np.zeros((len(sets.ranks), 0)), np.empty_like(sets.ranks)
+        for rows in sets.alike.values():
+            made = planner(int(rows[0]))
+            stands[rows] = sets.ranks[rows[0]]
             if latency.shape[1] < len(made.phases):
                 latency = np.pad(latency, ((0, 0), (0, len(made.phases) - latency.shape[1])))
             latency[rows, : len(made.phases)] = [phase.latency for phase in made.phases]
-            parts += self._spread(made, example, ranks, rows, planner, sets.around)
-        self.traffic.stand(structure, ranks, stands)
-        columns = (np.concatenate([getattr(p, c) for p in (Loads(), *parts)]) for c in Loads._fields)
-        return Instances(structure, ranks, sets.members, sets.around.times if sets.around else 1, latency, *columns)
+            parts += self._spread(made, sets.ranks, rows, planner, sets.around)
+        return stands, latency, Loads(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def _spread(self, made: CollectivePlan, example: IntArray, sets: IntArray, rows: IntArray, planner: Planner, around: Around | None) -> Iterator[Loads]:
-        """What the plan of the ranks `example` puts on the links, and the same for `rows` of the sets with links of their own."""
+    def _spread(self, made: CollectivePlan, sets: IntArray, rows: IntArray, planner: Planner, around: Around | None) -> Iterator[Loads]:
+        """What the plan of the first of `rows` puts on the links, and the same for the others with links of their own."""
         for p, part in enumerate(made.phases):
             if not part.weights:
                 continue
@@ -199,14 +216,15 @@ class _Builder:
             if around is not None:
                 links, weights = around.once(links, weights)
             found = links[None]
-            if len(rows) > 1 or not np.array_equal(example, sets[rows[0]]):
+            if len(rows) > 1:
                 assert self.cluster.alike is not None
-                translated = self.cluster.alike.translate(links, example, sets[rows])
+                translated = self.cluster.alike.translate(links, sets[rows[0]], sets[rows])
                 if translated is None and around is not None:
                     raise Uneven
                 if translated is None:  # a link that no member leads to: each by itself
-                    for row in rows:
-                        yield from self._spread(planner(tuple(sets[row].tolist())), sets[row], sets, np.array([row]), planner, None)
+                    self.apart = True
+                    for row in rows.tolist():
+                        yield from self._spread(planner(row), sets, np.array([row]), planner, None)
                     return
                 found = translated
             yield Loads(np.repeat(rows, len(links)), np.full(found.size, p), found.ravel(), np.tile(weights, len(rows)))
