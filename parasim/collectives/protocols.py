@@ -49,7 +49,7 @@ class Start(NamedTuple):
         return self._large(nbytes) if protocol == SIMPLE or self.small is None else min(self._large(nbytes), self._small(nbytes))
 
     def _small(self, nbytes: float) -> float:
-        small = self.small or 0.0
+        small = (self.small or 0.0) * (self.pipe.width / self.pipe.used(nbytes, LL) if self.pipe else 1.0)
         doubled = min(small, self.per_byte)
         waits = max(nbytes * (small - doubled), min(nbytes * self.grant, self.hides))
         return self.latency + nbytes * doubled + waits + self._filling(nbytes, LL, 0.0)
