@@ -146,6 +146,17 @@ def channels(facts: Facts) -> int:
     return int(tables()["chunks"]["per_nic"] * _paths(facts))
 
 
+def reach(op: str, name: str, protocol: str, facts: Facts) -> float:
+    """Bytes of the buffer per second that the channels of a tree, or of a ring by LL128, carry at most, however fast the NICs are: as many channels as NICs,
+    each at the rate of planner.yaml. inf for what has no such rate."""
+    key = {("tree", SIMPLE): "tree", ("tree", LL128): "tree_ll128", ("ring", LL128): "ring_ll128"}.get((name, protocol))
+    if key is None or op not in ("all_reduce", "all_gather", "reduce_scatter"):
+        return math.inf
+    rates = tables()["generations"][facts.generation][key]
+    rate = rates[0 if facts.servers == 2 else 1] if isinstance(rates, list) else rates
+    return max(1.0, facts.channels) * float(rate) * 1e9 / (2 if name == "tree" else _part(op, facts))
+
+
 def _steps(op: str, places: int) -> int:
     return (2 if op == "all_reduce" else 1) * (places - 1)
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..cost.profile import Profile
 from .chunks import Pipeline, pipeline
 from .group import Group, Round
-from .planner import LL, LL128, SIMPLE, Facts, Middle, channels, facts_of, middle
+from .planner import LL, LL128, SIMPLE, Facts, Middle, channels, facts_of, middle, reach
 
 
 class Start(NamedTuple):
@@ -88,14 +88,16 @@ def start_of(op: str, algorithm: str, rounds: Sequence[Round], latency: float, p
     if pipe is not None and small is None and algorithm == "tree" and profile.get("planner.ll_share", 0.0):
         small = 0.0
     more = middle(algorithm)
-    extra = _beyond_small(more, steps, across, per_byte, profile)
+    share = profile.get("planner.ll128_share", 0.0)
+    if facts is not None and share:
+        share = min(share, per_byte * reach(op, algorithm, LL128, facts))
+    extra = _beyond_small(more, steps, across, per_byte, share)
     dearer = (more.across if more else 0.0, crossing)
     return Start(call, latency, per_byte, small, grant, large, overlap, hides, short, short_call, *extra, pipe, dearer)
 
 
-def _beyond_small(more: Middle | None, steps: int, across: int, per_byte: float, profile: Profile) -> tuple[float, float]:
-    """Seconds more by LL128 than by LL, and more per byte than at full rate, as NCCL's own tables have it."""
-    share = profile.get("planner.ll128_share", 0.0)
+def _beyond_small(more: Middle | None, steps: int, across: int, per_byte: float, share: float) -> tuple[float, float]:
+    """Seconds more by LL128 than by LL, and more per byte than at full rate, of which it reaches `share`, as NCCL's own tables have it."""
     if more is None or not share:
         return 0.0, 0.0
     return more.call + more.step * (steps - across) + more.across * across, per_byte * (1 / share - 1)

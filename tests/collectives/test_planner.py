@@ -92,11 +92,38 @@ def test_chunks_of_trees_by_hand() -> None:
     """
     simple = {2**20: 32768, 2**22: 65536, 2**24: 65536, 2**25: 131072, 2**27: 262144, 2**28: 524288, 2**31: 524288}
     assert {size: TREE.chunk(size, planner.SIMPLE) for size in simple} == simple
-    assert TREE.chunk(2**12, planner.SIMPLE) == 512  # smaller than a chunk: its part of the channel
-    assert [TREE.chunk(size, planner.LL) for size in (2**10, 2**30)] == [128, 32768]
+    assert TREE.chunk(2**12, planner.SIMPLE) == 2**12  # less than a channel's part: over one channel, in one chunk
+    assert [TREE.chunk(size, planner.LL) for size in (2**10, 2**30)] == [2**10, 32768]
     assert [TREE.chunk(size, planner.LL128) for size in (2**20, 2**22, 2**30)] == [36000 / 2, 72000, 576000]
     assert [NVLS.chunk(2**k, planner.SIMPLE) for k in (21, 22, 23, 25, 26, 30)] == [2**14, 2**15, 2**16, 2**16, 2**17, 2**17]
     assert NVLS._replace(servers=4).chunk(2**30, planner.SIMPLE) == 2**16
+
+
+def test_small_buffers_of_trees_go_over_fewer_channels() -> None:
+    """src/enqueue.cc: as many of the 8 as have 512 threads x 8 bytes each by LL, 640 x 8 by LL128, 512 x 64 by Simple, but one. Whole parts count."""
+    found = {protocol: [TREE.used(size, protocol) for size in (1024, 10000, 2**15, 2**17, 2**18)] for protocol in planner.PROTOCOLS}
+    assert found == {planner.LL: [1, 2, 8, 8, 8], planner.LL128: [1, 1, 6, 8, 8], planner.SIMPLE: [1, 1, 1, 4, 8]}
+    assert NVLS.used(1024, planner.SIMPLE) == 128
+    # 32 KiB on one channel, whose NIC (two channels of the eight) takes four times the whole buffer's time; two hops between, 14 inside at 20 GB/s
+    slow = 4 * 2**15 / 50e9
+    assert TREE.filling(2.0**15, planner.SIMPLE, 1 / 50e9, 0.0) == pytest.approx(14 * 2**15 / 20e9 + 2 * slow - 2**15 / 50e9, rel=1e-12)
+    # by LL a hop of 2 GB/s over all channels passes 8 KiB over two of them as slowly as 32 KiB over eight
+    start = Start(0.0, 0.0, 1 / 50e9, small=1 / 2e9, pipe=TREE._replace(inside=0, across=1, rate=1e30, hop=0.0))
+    assert start.waiting(2.0**13, planner.LL) + 2**13 / 50e9 == pytest.approx(2**15 / 2e9 + (2**13 / 50e9) * 2, rel=1e-12)
+
+
+def test_channels_have_a_rate_of_their_own() -> None:
+    """Trees on 8 NICs: 23.6 GB/s of a channel on two servers of A100, 17.8 beyond, twice through each; H100 by LL128 36.7 and 29, rings 36.7 x n / (n-1)."""
+    a100 = Facts(16, 2, "a100*", inside=240, between=192, channels=8, latency=0, overhead=2, ll=0.5, ll128=0.92)
+    h100 = Facts(64, 8, "*h[128]00*", inside=360, between=384, channels=8, latency=0, overhead=1, ll=0.5, ll128=0.92)
+    assert planner.reach("all_reduce", "tree", planner.SIMPLE, a100) == pytest.approx(8 * 23.6e9 / 2)
+    assert planner.reach("all_reduce", "tree", planner.SIMPLE, replace(a100, servers=4)) == pytest.approx(8 * 17.8e9 / 2)
+    assert planner.reach("all_reduce", "tree", planner.LL128, h100) == pytest.approx(8 * 29e9 / 2)
+    assert planner.reach("all_gather", "ring", planner.LL128, h100) == pytest.approx(8 * 36.7e9 * 64 / 63)
+    assert planner.reach("all_gather", "ring", planner.SIMPLE, h100) == planner.reach("broadcast", "tree", planner.SIMPLE, h100) == float("inf")
+    cluster, profile = load_cluster("a100-hgx-ib200", 32), load_profile("nccl-a100")
+    large, larger = (seconds(plan("all_reduce", size, cluster.devices, cluster, profile, "tree"), cluster, profile) for size in (2.0**31, 2.0**32))
+    assert larger - large == pytest.approx(2**31 / (8 * 17.8e9 / 2), rel=0.01)
 
 
 def test_filling_a_tree_by_hand() -> None:
