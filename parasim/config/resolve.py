@@ -90,7 +90,7 @@ def _layout(keys: RunKeys, model: Model, degrees: Degrees, batch: Batch) -> Layo
         recompute=_recompute(keys),
         kernels=Kernels(keys.kernels.attention, keys.kernels.dropout, keys.kernels.glu, keys.kernels.loss),
         routing=_routing(keys),
-        optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master),
+        optimizer=Optimizer(keys.optimizer.name, keys.optimizer.gradient_dtype or precision, master, keys.optimizer.step),
         offload=Offload(keys.offload.optimizer, keys.offload.parameters),
     )
 

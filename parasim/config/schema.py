@@ -238,6 +238,9 @@ class OptimizerKeys(Block):
     name: Literal["adam"] = key("adam", "update rule")
     gradient_dtype: Dtype | None = key(None, "accumulation and reduction of gradients; omitted: precision (bf16 under fp8)")
     master: Flag | None = key(None, "fp32 copy of the parameters; omitted: true for bf16, fp16 and fp8")
+    step: Literal["fused", "separate"] = key(
+        "fused", "fused: one pass; separate: gradients to fp32, unscaled (fp16), their norm, clipped, update and rounded copy pass by pass, as Megatron-LM"
+    )
 
 
 class RecomputeKeys(Block):

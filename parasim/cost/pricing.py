@@ -188,10 +188,16 @@ def _flat_bytes(passes: float) -> Callable[[Kernel], float]:
 
 
 def _adam_bytes(kernel: Kernel) -> float:
-    """p, g, m, v read and p, m, v written in fp32 (or the run's wider state): 7 x 4 elements, + 2 elements for the rounded copy"""
+    """p, g, m, v read and p, m, v written in fp32 (or the run's wider state): 7 x 4 elements, + 2 elements for the rounded copy. In passes (a role, which
+    names the dtype of g): + w_g + 4 where g is first copied to fp32, + 8 where it is unscaled, + 12 for its norm and clipping, + 4: p is read again"""
     state = max(width(kernel), STATISTIC)
     copy = DTYPE_BYTES["bf16"] if len(kernel.writes) > 3 else 0
-    return (7 * state + copy) * dims(kernel)[0]
+    passes = 0
+    if kernel.role:
+        scaled, _, gradient = kernel.role.rpartition(" ")
+        own = DTYPE_BYTES[gradient]
+        passes = (own + STATISTIC if own < STATISTIC else 0) + (2 * STATISTIC if scaled else 0) + 4 * STATISTIC
+    return (7 * state + copy + passes) * dims(kernel)[0]
 
 
 PRICES: Mapping[str, Price] = {

@@ -83,7 +83,15 @@ def _adam(draft: Draft, g: Ref, p: Ref, m: Ref, v: Ref, low: Ref | None) -> Comp
     model = draft.plan.model
     if isinstance(model, Fixed):
         return step_op(Kernel("delay", (p, g, m, v), writes, (model.optimizer * _share(draft, p),), draft.layout.precision))
-    return step_op(Kernel("adam", (p, g, m, v), writes, (), _state_dtype(draft)))
+    return step_op(Kernel("adam", (p, g, m, v), writes, (), _state_dtype(draft), _passes(draft)))
+
+
+def _passes(draft: Draft) -> str:
+    """The role of an Adam of several passes: the dtype of its gradients, "scaled" before it where the loss is scaled; none for one pass."""
+    layout = draft.layout
+    if layout.optimizer.step == "fused" or not _master(draft):
+        return ""
+    return f"scaled {layout.optimizer.gradient}" if layout.precision == "fp16" else layout.optimizer.gradient
 
 
 def _share(draft: Draft, p: Ref) -> float:

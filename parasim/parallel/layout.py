@@ -113,11 +113,13 @@ class Context:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """`gradient` is the dtype gradients are accumulated and reduced in; `master` keeps an fp32 copy of low-precision parameters."""
+    """`gradient` is the dtype gradients are accumulated and reduced in; `master` keeps an fp32 copy of low-precision parameters. `step`: one pass, or
+    as many as Megatron-LM makes over that copy."""
 
     name: Literal["adam"] = "adam"
     gradient: DType = "bf16"
     master: bool = True
+    step: Literal["fused", "separate"] = "fused"
 
 
 @dataclass(frozen=True)

@@ -166,7 +166,9 @@ KERNELS: dict[str, KernelSpec] = {
     "list_slices": _spec("slices", "", "", "the host makes a list of so many slices of a buffer, one after the other, and launches nothing else"),
     "copy_slices": _spec("elements slices", "x", "y", "y = x, each of `slices` equal parts by a copy of its own, as torch moves the lists of its collectives"),
     "flat_slice": _spec("elements", "p*", "shard", "this rank's flat shard of the padded concatenation of p"),
-    "adam": _spec("elements", "p g m v", "p m v low?", "Adam with bias correction on fp32 (or the run's) state; low is the rounded copy of p"),
+    "adam": _spec(
+        "elements", "p g m v", "p m v low?", "Adam with bias correction on fp32 (or the run's) state; low is the rounded copy of p; role: see pricing"
+    ),
     # the host: its memory, and its link to the device
     "copy_to_host": _spec("elements", "x", "y", "y, in the memory of the host, = x"),
     "copy_from_host": _spec("elements", "x", "y", "y = x, in the memory of the host"),
