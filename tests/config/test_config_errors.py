@@ -51,7 +51,7 @@ CASES = [
     ("", "recompute: ful\n", "run.yaml:10:12: recompute: 'ful' is not a way to recompute, did you mean 'full'?"),
     ("", "experts: {load: skewed}\n", "run.yaml:10:17: experts.load: 'skewed' is not a load of experts; write balanced, {zipf: 1.2} or {shares: [...]}"),
     ("", "experts: {capacity: 0}\n", "run.yaml:10:21: experts.capacity: 0 is not a number above 0"),
-    ("", "optimizer:\n", "run.yaml:10:11: optimizer: null (nothing) is not a mapping; write {key: value, ...} with keys of name, gradient_dtype, master"),
+    ("", "optimizer:\n", "run.yaml:10:11: optimizer: null (nothing) is not a mapping; write {key: value, ...} with keys of name, gradient_dtype, master, step"),
     ("", "name: ../x\n", "run.yaml:10:7: name: '../x' cannot name a folder; write letters, digits, - and _"),
     ("", "profile: 3\n", "run.yaml:10:10: profile: 3 is not a name; write a word, in quotes"),
 ]  # fmt: skip

@@ -64,7 +64,7 @@ def test_what_is_written_wins() -> None:
     assert not layout.tensor.sequence_parallel and layout.kernels.dropout
     assert run.plan.assumptions[0] == (
         "stack megatron-2022: kernels.attention=unfused, kernels.dropout=true, kernels.loss=megatron, recompute.early_stop=false, "
-        "dp.mode=flat, pipeline.comm=blocking, tensor.async=true"
+        "dp.mode=flat, pipeline.comm=blocking, optimizer.step=separate, tensor.async=true"
     )
 
 
