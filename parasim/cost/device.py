@@ -30,6 +30,11 @@ class Device(Protocol):
         """How many of them compute tiles of a product at a time."""
         ...
 
+    @property
+    def matrix_unit(self) -> Number | None:
+        """Width in elements of the systolic arrays that multiply."""
+        ...
+
     def peak(self, dtype: str) -> float:
         """FLOP/s of dense matrix products in `dtype`."""
         ...

@@ -43,6 +43,12 @@ def reached(shape: Shape, multiprocessors: float | None, start: float, tile_cost
     return min(best, 1.0) * deep
 
 
+def filled(size: float, unit: float | None) -> float:
+    """Part of a systolic array of `unit` elements that a side of `size` fills, the last of several passes too; 1 without such arrays. Both sides of what
+    stands in the array count, `n` and `k` of a product; of attention only the width of its heads is short (in all its products it is one of the two)."""
+    return 1.0 if unit is None or not size > 0 else size / (unit * ceil(size / unit))
+
+
 def _rows(dims: tuple[float, ...]) -> Shape:
     rows, inner, columns = dims[:3]
     return Shape(1, rows, columns, inner)

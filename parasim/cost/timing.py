@@ -10,7 +10,7 @@ from ..program.ops import Compute, Kernel, Op
 from .device import Device
 from .price import Kind, Price, dims
 from .pricing import PRICES
-from .products import SHAPES
+from .products import SHAPES, filled
 from .products import reached as fraction
 from .profile import Profile
 
@@ -30,13 +30,16 @@ def _efficiency(kernel: Kernel, price: Price, accelerator: Device, profile: Prof
     """Fraction of the peak of its dtype that a product or tiled attention reaches."""
     get = profile.get
     reached = get(EFFICIENCY[price.kind])
+    unit = None if accelerator.matrix_unit is None else accelerator.matrix_unit.value
     if price.kind == "attention":
         reached = get("compute.attention_grad_efficiency", reached) if kernel.name.endswith("_grad") else reached
-        sequence = dims(kernel)[1]
+        _, sequence, _, _, width, *_ = dims(kernel)
+        reached *= filled(width, unit)
         return reached * sequence / (sequence + get("compute.attention_start")) if sequence else reached
     reached = get("compute.fp8_efficiency", reached) if kernel.dtype == "fp8" else reached
     count = accelerator.multiprocessors
     shape = SHAPES[kernel.name](dims(kernel))
+    reached *= filled(shape.n, unit) * filled(shape.k, unit)
     return reached * fraction(shape, None if count is None else count.value, get("compute.product_start"), get("compute.tile_cost"))
 
 

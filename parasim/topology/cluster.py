@@ -34,7 +34,8 @@ class Accelerator:
 
     `peak_flops[dtype]` is the dense peak (FLOP/s), `memory` its capacity (bytes), `memory_bandwidth` read plus write (bytes/s).
     `host_link` is one direction to the host's memory, `host_memory_bandwidth` this device's share of that, read plus write (bytes/s).
-    `multiprocessors` compute tiles of products at a time. `shared_memory_bandwidth` and `l2_bandwidth` (bytes/s) are told, and price nothing.
+    `multiprocessors` compute tiles of products at a time; `matrix_unit` is the width (elements) of a systolic array that
+    multiplies. `shared_memory_bandwidth` and `l2_bandwidth` (bytes/s) are told, and price nothing.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Accelerator:
     host_link: Number | None = None
     host_memory_bandwidth: Number | None = None
     multiprocessors: Number | None = None
+    matrix_unit: Number | None = None
     shared_memory_bandwidth: Number | None = None
     l2_bandwidth: Number | None = None
 

@@ -70,6 +70,7 @@ def _freeze(form: AcceleratorFile) -> Accelerator:
         form.host_link,
         form.host_memory_bandwidth,
         form.multiprocessors,
+        form.matrix_unit,
         form.shared_memory_bandwidth,
         form.l2_bandwidth,
     )

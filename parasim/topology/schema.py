@@ -274,6 +274,9 @@ class AcceleratorFile(_Strict):
     host_link: Bandwidth | None = Field(None, description="to or from the host's memory, per direction, bytes/s; left out: nothing can be offloaded")
     host_memory_bandwidth: Bandwidth | None = Field(None, description="the host's memory, one device's share, reads plus writes, bytes/s")
     multiprocessors: Multiprocessors | None = Field(None, description="how many compute tiles of a matrix product at a time; left out: tiles are not counted")
+    matrix_unit: Multiprocessors | None = Field(
+        None, description="width of its systolic arrays, elements; narrower products fill a part; left out: not counted"
+    )
     shared_memory_bandwidth: Bandwidth | None = Field(None, description="shared memory or L1 of all multiprocessors together, bytes/s; only told")
     l2_bandwidth: Bandwidth | None = Field(None, description="L2 cache, reads, bytes/s; only told")
 

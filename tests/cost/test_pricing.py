@@ -29,6 +29,7 @@ class Machine:
     host_link = Number(1e11, "B/s", "round number", "assumed")
     host_memory_bandwidth = Number(2e11, "B/s", "round number", "assumed")
     multiprocessors = Number(100.0, "1", "round number", "assumed")
+    matrix_unit: Number | None = None
 
     def peak(self, dtype: str) -> float:
         return 1e15
@@ -239,3 +240,27 @@ def test_delay_takes_its_seconds() -> None:
 def test_a_load_table_name_cannot_be_priced() -> None:
     with pytest.raises(InvalidProgram, match="resolve it from the load table"):
         seconds(kernel("gelu", ("expert_rows", C)), Machine(), datasheet())
+
+
+class Systolic(Machine):
+    """1 PFLOP/s on arrays of 256 x 256; neither tiles nor memory count."""
+
+    memory_bandwidth = Number(1e18, "B/s", "so much that it does not count", "assumed")
+    multiprocessors = None  # type: ignore[assignment]
+    matrix_unit = Number(256.0, "1", "round number", "assumed")
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "part"),
+    [
+        ("linear", (4096, 512, 1024), 1.0),
+        ("linear", (4096, 2880, 2880), (2880 / 3072) ** 2),  # 2880 = 11.25 x 256: twelve passes, both ways
+        ("linear_weight_grad", (4096, 512, 64), 64 / 256),  # the result is 512 x 64
+        ("attention", (1, 4096, 8, 8, 64), 64 / 256),
+        ("attention", (1, 4096, 8, 8, 256), 1.0),
+    ],
+)
+def test_narrow_products_fill_a_part_of_a_systolic_array(name: str, dims: tuple[int, ...], part: float) -> None:
+    """Seconds at the peak over seconds on the arrays = the part of their sides that is filled."""
+    one = kernel(name, dims)
+    assert flops(one) / 1e15 / seconds(one, Systolic(), datasheet()) == pytest.approx(part, rel=1e-12)
