@@ -95,6 +95,7 @@ def _case(row: Row) -> Case:
     if "vocab" in source and not row["model"].get("vocab"):
         row = {**row, "model": {**row["model"], "vocab": source["vocab"]}}
         notes.append(f"vocabulary not published: {source['vocab']}, which its source is known for")
+    row = _scheduled(row, source, notes)
     cluster = row["cluster"]
     accelerator = str(cluster.get("accelerator"))
     known = systems()["accelerators"].get(accelerator)
@@ -118,6 +119,16 @@ def _sequence(row: Row) -> int:
     """Tokens of a sequence where none are published: those its source is known for, else those of GPT-2 on V100 and of GPT-3 on what came later."""
     usual = 1024 if str(row["cluster"].get("accelerator")).startswith("V100") else 2048
     return int(systems()["sources"].get(source_of(row), {}).get("sequence", usual))
+
+
+def _scheduled(row: Row, source: Mapping[str, Any], notes: list[str]) -> Row:
+    """`row` with the schedule that its source is known for, where there is a pipeline and neither schedule nor chunks are published."""
+    strategy, ranks = row["strategy"], int(row["strategy"].get("pp") or 1)
+    if "schedule" not in source or ranks == 1 or strategy.get("schedule") or strategy.get("chunks"):
+        return row
+    chunks = int(row["model"]["layers"]) // (ranks * int(source["chunk"]))
+    notes.append(f"schedule not published: {source['schedule']} of {chunks} chunks a rank, which its source is known for")
+    return {**row, "strategy": {**strategy, "schedule": source["schedule"], "chunks": chunks}}
 
 
 def _stack(row: Row, family: str) -> str:

@@ -117,6 +117,19 @@ def test_what_a_source_does_not_print_is_what_its_scripts_ask_for() -> None:
     assert "kernels" not in to_case(rows("vocab_parallel")["vocab_parallel-0000"]).run  # as stack megatron-2023 has them
 
 
+def test_a_source_known_for_its_schedule_has_it_where_none_is_printed() -> None:
+    """Llama-2 13B on 4 stages: 40 layers, one a chunk: 10 chunks a rank. Chunks that are printed, and no pipeline, stay."""
+    row = rows("nemo_docs")["nemo_docs-0004"]
+    row = {**row, "model": {**row["model"], "name": "Llama-2 13B", "layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 40, "ffn_hidden": 13824}}
+    piped = {**row["strategy"], "pp": 4, "dp": 2}
+    unsaid = {k: v for k, v in piped.items() if k not in ("chunks", "schedule")}
+    case = to_case({**row, "strategy": unsaid})
+    assert (case.run["pipeline"]["schedule"], case.run["pipeline"]["chunks"]) == ("interleaved-1f1b", 10)
+    assert any("which its source is known for" in note for note in case.assumptions)
+    assert to_case({**row, "strategy": {**unsaid, "chunks": 5}}).run["pipeline"]["chunks"] == 5
+    assert to_case(row).run["pipeline"]["schedule"] == "1f1b"
+
+
 def test_ends_of_a_pipeline_may_hold_the_embedding_or_the_head_alone() -> None:
     case = to_case(rows("zero_bubble")["zero_bubble-0001"])  # 22 layers on 8 ranks, first and last stage one layer fewer, interleaved
     assert case.run["pipeline"]["chunks"] == 3 and case.run["pipeline"]["layers"] == [0, *[1] * 22, 0]
