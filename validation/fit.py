@@ -130,13 +130,19 @@ def _recipe() -> dict[str, Any]:
 
 def problem_of(base: str, recipe: Mapping[str, Any]) -> Problem:
     """The fitted numbers of `base` and of the profiles that extend it, and the sampled rows of their sources."""
-    over = {name: entry for name, entry in recipe["profiles"].items() if base in entry["extends"]}
+    over = {name: entry for name, entry in recipe["profiles"].items() if base in chain(name, recipe)}
     entries = {base: recipe["bases"][base], **over}
     keys = [(name, key, spec) for name, entry in entries.items() for key, spec in entry["fitted"].items()]
     sources = dict.fromkeys(source for entry in over.values() for source in entry["rows"])
     points = [p for s in sources for p in points_of(s, recipe["sample"].get(s)) if p.case.profile in over]
     start = [np.log(_number(key, spec["start"])) for _, key, spec in keys]
     return Problem(base, tuple(f"{name}/{key}" for name, key, _ in keys), np.array(start), np.array([np.log(s["prior"]) for *_, s in keys]), tuple(points))
+
+
+def chain(name: str, recipe: Mapping[str, Any]) -> list[str]:
+    """The fitted entries that the profile called `name` stands on, lowest first, itself last."""
+    entries = recipe["bases"] | recipe["profiles"]
+    return [*(below for n in entries[name].get("extends", ()) if n in entries for below in chain(n, recipe)), name]
 
 
 def _number(key: str, start: object) -> float:
@@ -165,10 +171,9 @@ def _prepared(run: str) -> Predictor:
 def with_values(name: str, values: Values, recipe: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Profile:
     """The profile called `name` with the fitted numbers `values`, its own over those of its base."""
     entry = recipe["bases"].get(name) or recipe["profiles"][name]
-    base = next((b for b in entry.get("extends", ()) if b in recipe["bases"]), None)
-    below = [load_profile(n) for n in entry.get("extends", ()) if n not in recipe["bases"]]
+    entries = recipe["bases"] | recipe["profiles"]
+    below = [with_values(n, values, recipe, sources) if n in entries else load_profile(n) for n in entry.get("extends", ())]
     numbers = {key: number for profile in below for key, number in profile.numbers.items()}
-    numbers |= with_values(base, values, recipe, sources).numbers if base else {}
     numbers |= read_profile({"name": name, "numbers": entry.get("numbers", {})}, "training.yaml").numbers
     for key in entry["fitted"]:
         unit = "s" if key.startswith(("compute.host_launch", "p2p.latency")) else "1"
@@ -199,9 +204,10 @@ def linearised(problem: Problem, theta: Array, pool: ProcessPoolExecutor) -> tup
     runs: dict[tuple[str, str], list[int]] = {}
     for i, point in enumerate(problem.points):
         runs.setdefault((json.dumps({**point.case.run, "name": "fit"}), point.case.profile), []).append(i)
-    tasks, columns = [], []
+    tasks, columns, recipe = [], [], _recipe()
     for (run, profile), at in runs.items():
-        mine = [k for k, key in enumerate(problem.keys) if key.partition("/")[0] in (problem.base, profile)]
+        below = chain(profile, recipe)
+        mine = [k for k, key in enumerate(problem.keys) if key.partition("/")[0] in below]
         sets = tuple(_values(problem, theta + STEP * (np.arange(len(theta)) == k)) for k in (-1, *mine))
         tasks.append((run, profile, tuple(problem.points[i].quantity for i in at), sets))
         columns.append((at, mine))
@@ -246,12 +252,12 @@ def cross_validated(problem: Problem, solution: Solution, by_source: bool = Fals
 def profiles_of(problem: Problem, solution: Solution, recipe: Mapping[str, Any]) -> list[Profile]:
     """The base and the profiles over it, with where their numbers are from."""
     names = dict.fromkeys((problem.base, *(key.partition("/")[0] for key in problem.keys)))
-    sources = {name: _source(problem, name) for name in names}
+    sources = {name: _source(problem, name, recipe) for name in names}
     return [with_values(name, _values(problem, solution.theta), recipe, sources) for name in names]
 
 
-def _source(problem: Problem, name: str) -> str:
-    points = [p for p in problem.points if name in (problem.base, p.case.profile)]
+def _source(problem: Problem, name: str, recipe: Mapping[str, Any]) -> str:
+    points = [p for p in problem.points if name in chain(p.case.profile, recipe)]
     sources = dict.fromkeys(p.case.source for p in points)
     return f"least squares of soft log ratios over {len(points)} published times ({', '.join(sources)}), with priors: python -m validation fit {problem.base}"
 

@@ -15,6 +15,7 @@ NARROW = ("fp8", "mxfp8", "nvfp4")
 SERVER = 8  # devices of a server where they are not published
 MICRO = (1, 2, 4, 8)  # sequences of a micro-batch that is not published
 CHUNKS = 6  # of a rank at most, where their number is not published
+MAPPED = ("nemo-fp8", "megatron-bridge")  # whose configurations overlap tensor-parallel messages in user buffers
 WAITING = ("megatron-2021", "megatron-2022")  # Megatron-LM overlaps the messages of interleaved schedules since 2023 (overlap_p2p_comm)
 VOCABULARIES = ("baseline", "redis", "vocab-1")
 
@@ -142,7 +143,7 @@ def _tensor(row: Tree, model: Tree, stack: str, degrees: Tree, notes: list[str])
         notes.append("experts under tensor parallelism: with sequence parallelism, as Megatron-Core asks for")
         strategy = {**strategy, "sp": True}
     out = {"sequence_parallel": bool(strategy["sp"])} if strategy.get("sp") is not None else {}
-    if "userbuffers" in str(strategy.get("overlap", "")) or stack == "nemo-fp8":
+    if "userbuffers" in str(strategy.get("overlap", "")) or stack in MAPPED:
         whole = int(row["sequence"]) // degrees["cp"] % tp**2 == 0  # whatever the micro-batch
         near = tp <= int(cluster.get("scale_up_domain") or cluster.get("per_node") or SERVER)
         out["user_buffers"] = out.get("sequence_parallel", True) and whole and near

@@ -13,8 +13,8 @@ from parasim.errors import InvalidLayout
 from parasim.parallel.layout import Kernels
 
 NAMES = {
-    "megatron-2021", "megatron-2022", "megatron-2023", "megatron-h100", "nemo-fp8", "torch-fsdp", "torchtitan", "nanotron", "deepspeed-2021", "deepspeed-zero3",
-    "maxtext-tpu",
+    "megatron-2021", "megatron-2022", "megatron-2023", "megatron-h100", "nemo-fp8", "torch-fsdp", "torchtitan", "nanotron", "megatron-bridge",
+    "deepspeed-2021", "deepspeed-zero3", "maxtext-tpu",
 }  # fmt: skip
 GPT: dict[str, Any] = {
     "model": {"kind": "transformer", "layers": 4, "hidden": 64, "heads": 8, "vocab": 512, "activation": "gelu"},
