@@ -36,6 +36,8 @@ def test_catalog_profiles_are_complete() -> None:
     for name, profile in catalog().items():
         assert load_profile(name) == profile and profile.name == name
         assert all(n.source and n.status in ("datasheet", "fitted", "assumed") and n.unit == LEGAL[k].unit for k, n in profile.numbers.items())
+        # a number that no row informs has an interval of no width: it is not fitted
+        assert all(n.interval[0] < n.interval[1] for n in profile.numbers.values() if n.status == "fitted" and n.interval)
 
 
 def test_round_trip(tmp_path: Path) -> None:
