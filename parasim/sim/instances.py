@@ -182,7 +182,9 @@ class _Builder:
         if self.turning is not None:
             whole, orbits = self.turning[0], self.turning[1][name]
             table, around = table[orbits.rows], Around(whole, orbits.length) if orbits.length < whole.order else None
-        ranks = table[np.isin(self.workload.class_of_rank[table], users).any(axis=1)]
+        mine = np.zeros(len(self.workload.programs), dtype=bool)
+        mine[list(users)] = True
+        ranks = table if mine.all() else table[mine[self.workload.class_of_rank[table]].any(axis=1)]
         if around is None:
             return Sets(ranks, ranks, _grouped(self._look(ranks)), None)
         members = around.members(ranks)  # the rest of a set is what turns make of these

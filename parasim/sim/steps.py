@@ -94,7 +94,7 @@ class Pricer:
     _collectives: dict[tuple[int, int, str], Step] = field(default_factory=dict)
     _numbers: dict[Hashable, int] = field(default_factory=dict)
     _shared: dict[Hashable, Route] = field(default_factory=dict)
-    _members: dict[Hashable, tuple[tuple[int, ...], tuple[int, ...], Hashable]] = field(default_factory=dict)
+    _members: dict[Hashable, tuple[tuple[int, ...], int, tuple[int, ...], Hashable]] = field(default_factory=dict)
 
     def steps(self, rank: int, c: int, program: Program) -> dict[str, list[Step]]:
         """The templates of `program`, of class `c`, as `rank` runs them, by body."""
@@ -136,9 +136,10 @@ class Pricer:
         if here not in self._members:
             members = self.traffic.workload.members(rank, op.group)
             present = tuple(distinct(self.fold.representative[members]).tolist())
-            self._members[here] = tuple(members.tolist()), present, counted(self.fold.colour[members])
-        ranks, present, colours = self._members[here]
-        key = (form, ranks)
+            ranks = tuple(members.tolist())
+            self._members[here] = ranks, self._number(ranks), present, counted(self.fold.colour[members])
+        ranks, number, present, colours = self._members[here]
+        key = (form, number)
         if key not in self._shared:
             plan = self.traffic.timed_collective(op, size, ranks)
             kind = self.traffic.structure(op, size), colours

@@ -52,6 +52,7 @@ class Traffic:
     _plans: dict[Hashable, CollectivePlan] = field(default_factory=dict)
     _structures: dict[Hashable, Hashable] = field(default_factory=dict)
     _stands: dict[Hashable, tuple[IntArray, IntArray]] = field(default_factory=dict)
+    _stood: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = field(default_factory=dict)
     _samples: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
 
     @cached_property
@@ -91,12 +92,14 @@ class Traffic:
 
     def _stand(self, structure: Hashable, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """The ranks whose plan stands for that of `ranks`; a rank begins one set of a structure at most."""
-        if structure in self._stands:
-            members, stands = self._stands[structure]
-            for row in np.flatnonzero(members[:, 0] == ranks[0]).tolist():
-                if members[row].tolist() == list(ranks):
-                    return tuple(stands[row].tolist())
-        return ranks
+        if structure not in self._stands:
+            return ranks
+        members, stands = self._stands[structure]
+        here = id(members), ranks
+        if here not in self._stood:
+            rows = [row for row in np.flatnonzero(members[:, 0] == ranks[0]).tolist() if members[row].tolist() == list(ranks)]
+            self._stood[here] = tuple(stands[rows[0]].tolist()) if rows else ranks
+        return self._stood[here]
 
     def structure(self, op: Collective, size: Size) -> Hashable:
         """What a collective of this size has in common with those of other sizes."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hashes import distinct, row_hashes
+from ..hashes import distinct, mix, row_hashes
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
 from ..topology.pods import Pods
@@ -141,7 +141,9 @@ def turns(workload: Workload, cluster: Cluster, groups: Iterable[str], peers: It
     used, paces = workload.world // pods.devices, cluster.paces(workload.world)
     rings = [ring for ring in range(used, 1, -1) if used % ring == 0]
     found = [Turns(pods, used, ring, step) for ring in rings for step in range(1, ring) if ring % step == 0]
-    looks = row_hashes(np.stack([workload.class_of_rank.view(np.uint64), paces.view(np.uint64)], axis=1).reshape(used, -1))
+    looks = row_hashes(workload.class_of_rank.reshape(used, -1))
+    if (paces != paces[0]).any():
+        looks = mix(looks, row_hashes(paces.view(np.uint64).reshape(used, -1)))
     for one in sorted(found, key=lambda t: -t.order):
         if np.array_equal(looks[one.turned_pods()], looks) and one.keep(workload, paces, peers):
             orbits = {name: one.orbits(workload.groups[name], workload.rows(name)) for name in groups}

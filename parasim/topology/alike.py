@@ -20,13 +20,13 @@ SMALL = 64  # members up to which all pairs of a set are compared at once
 
 @dataclass(frozen=True)
 class Alike:
-    """`levels[l, d]` is the node above device d at level l, `look[d]` numbers the links of its chains by what they are.
+    """`levels[l][d]` is the node above device d at level l, `look[d]` numbers the links of its chains by what they are.
 
     `crossing[top, spine]` numbers the links between them alike, or is empty where all are the same.
     """
 
     climbs: Climbs
-    levels: Ints
+    levels: tuple[Ints, ...]
     look: Ints
     crossing: Ints
 
@@ -110,5 +110,5 @@ def alike(climbs: Climbs, nodes: Ints, bandwidths: NDArray[np.float64], latencie
             crossing = number.astype(np.int64).reshape(-1, climbs.to_spine.shape[1])
     if pods is not None:
         look, crossing = np.tile(look, pods.count), np.tile(crossing, (pods.count, 1))
-    levels = np.array([nodes, *(column for c in climbs.chains for column in c.nodes.T[1:]), climbs.top], dtype=np.int64)
+    levels = (nodes, *(column for c in climbs.chains for column in c.nodes.T[1:]), climbs.top)
     return Alike(climbs, levels, look, crossing)

@@ -210,8 +210,10 @@ class Cluster:
     def scaled(self, factors: tuple[float, ...]) -> NDArray[np.float64]:
         """Bytes/s of every link times the factor of its kind (in the order of LINK_KINDS); float[links], made once per factors, read-only."""
         if factors not in self._scaled:
-            self._scaled[factors] = self.bandwidths * np.array(factors)[self.kinds]
-            self._scaled[factors].flags.writeable = False
+            scaled = np.array(factors)[self.kinds]
+            scaled *= self.bandwidths  # in place: fresh memory for every link costs more than the product
+            scaled.flags.writeable = False
+            self._scaled[factors] = scaled
         return self._scaled[factors]
 
     def paces(self, ranks: int) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -141,16 +141,17 @@ class Shape:
 
     def climbs(self, place: Mapping[str, int]) -> Climbs:
         """What leads up from every device (see `bulk`)."""
-        servers, first, per_server = np.arange(self.servers), *self.outside
+        narrow: type[np.signedinteger[Any]] = np.int32 if len(self) < 1 << 30 else np.int64  # half of the memory: to fill it is all the work
+        servers, first, per_server = np.arange(self.servers, dtype=narrow), *self.outside
         pod, slot = servers // self.net.pod_nodes, servers % self.net.pod_nodes
-        n, rail, world = np.repeat(servers, self.size), np.tile(self.rail, self.servers), np.arange(self.servers * self.size)
+        n, rail, world = np.repeat(servers, self.size), np.tile(self.rail.astype(narrow), self.servers), np.arange(self.servers * self.size, dtype=narrow)
         leaf = np.repeat(pod * self.per_pod, self.size) + (rail if self.net.rails else 0)
         switch, nic = len(world) + n, len(world) + n * self.rails + rail
         near = Climb(np.stack([world, switch], axis=1), 2 * world[:, None], 2 * world[:, None] + 1)
-        ups = np.add.outer(first + servers * per_server, np.stack([self.plug, self.cable[self.rail]], axis=1)).reshape(-1, 2)
+        ups = np.add.outer(first + servers * per_server, np.stack([self.plug, self.cable[self.rail]], axis=1, dtype=narrow)).reshape(-1, 2)
         far = Climb(np.stack([world, nic, 2 * len(world) + self.servers - 1 + leaf], axis=1), ups, ups + 1)
-        to_spine: Ints = self.top + 2 * np.arange(self.leaves * self.uplinks).reshape(self.leaves, self.uplinks)
-        ports = slot[:, None] + np.zeros_like(self.rail) if self.net.rails else slot[:, None] * self.rails + self.rail
+        to_spine: Ints = self.top + 2 * np.arange(self.leaves * self.uplinks, dtype=narrow).reshape(self.leaves, self.uplinks)
+        ports = slot[:, None] + np.zeros_like(rail[: self.size]) if self.net.rails else slot[:, None] * self.rails + rail[: self.size]
         spine: Ints = ports.ravel() % max(1, self.uplinks)
         return Climbs(place, (near, far), leaf, spine, to_spine, to_spine + 1)
 
