@@ -16,7 +16,6 @@ from ..collectives.plan import capacity
 from ..cost.profile import Profile
 from ..cost.timing import host_launch
 from ..errors import Refused, Violation
-from ..hashes import distinct
 from ..program.digest import Body, Form
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
@@ -51,7 +50,7 @@ class Engine:
         self.ranks = [Rank(r, int(workload.class_of_rank[r]), workload.program_of(r)) for r in self.fold.representatives]
         self.slowdown = {kind: profile.get(f"overlap.slowdown.{kind}", 0.0) for kind in ("collective", "p2p")}
         self._fusing = fusing and not any(self.slowdown.values())  # what transfers may slow has no length of its own
-        paces, launch = cluster.paces(workload.world).tolist(), _launch(workload, cluster, profile)
+        paces, launch = cluster.paces(workload.world), _launch(workload, cluster, profile)
         self._pricer = Pricer(self.traffic, self.fold, self.network.path, cluster.accelerator, profile, paces, launch)
 
     def run(self) -> None:
@@ -103,4 +102,4 @@ class Engine:
 def _launch(workload: Workload, cluster: Cluster, profile: Profile) -> float:
     """Seconds of the host per kernel."""
     tp, pp = (int(workload.coordinates[axis].max()) + 1 if axis in workload.coordinates else 1 for axis in ("tp", "pp"))
-    return host_launch(profile, tp, pp, workload.world, len(distinct(cluster.servers[: workload.world])))
+    return host_launch(profile, tp, pp, workload.world, int(cluster.servers[: workload.world].max()) + 1)

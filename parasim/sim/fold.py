@@ -259,9 +259,9 @@ def _summed(hashes: Hashes, at: IntArray, n: int) -> Hashes:
 
 def _numbered(values: IntArray, n: int) -> tuple[IntArray, IntArray]:
     """The distinct values, of 0 to n - 1, ascending, and the place of each value among them."""
-    place = np.zeros(n, dtype=np.int64)
-    place[values] = 1
-    found = np.flatnonzero(place)
+    seen, place = np.zeros(n, dtype=bool), np.empty(n, dtype=np.int64)  # of `place` only what is written takes memory
+    seen[values] = True
+    found = np.flatnonzero(seen)
     place[found] = np.arange(len(found))
     return found, place[values]
 

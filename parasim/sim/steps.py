@@ -5,9 +5,12 @@ Worked out once per template, never per instance; equal kernels and equal collec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..collectives.plan import CollectivePlan
 from ..cost.pricing import signature
@@ -86,7 +89,7 @@ class Pricer:
     path: Callable[[Mapping[int, float]], Path]
     accelerator: Accelerator
     profile: Profile
-    paces: Sequence[float]
+    paces: NDArray[np.float64]
     launch: float  # seconds of the host per kernel
     _seconds: dict[Hashable, float] = field(default_factory=dict)
     _bodies: dict[int, dict[str, list[float]]] = field(default_factory=dict)
@@ -98,7 +101,7 @@ class Pricer:
 
     def steps(self, rank: int, c: int, program: Program) -> dict[str, list[Step]]:
         """The templates of `program`, of class `c`, as `rank` runs them, by body."""
-        pace = self.paces[rank]
+        pace = float(self.paces[rank])
         if (c, pace) not in self._computes:
             if c not in self._bodies:
                 self._bodies[c] = {name: body_seconds(body, self._kernel, self.profile, self.launch) for name, body in program.bodies.items()}

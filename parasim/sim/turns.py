@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from ..hashes import distinct, mix, row_hashes
 from ..program.workload import IntArray, Workload
 from ..topology.cluster import Cluster
 from ..topology.pods import Pods
+
+SAMPLE = 16  # ranks of a pod by which turns are chosen that are looked at in full
 
 
 class Orbits(NamedTuple):
@@ -50,7 +53,11 @@ class Turns:
 
     def turned(self, times: int = 1) -> IntArray:
         """Where each rank is after so many turns; int[ranks]."""
-        return self._ranks(self.turned_pods(times))
+        return self._once if times == 1 else self._ranks(self.turned_pods(times))
+
+    @cached_property
+    def _once(self) -> IntArray:
+        return self._ranks(self.turned_pods())
 
     def turned_pods(self, times: int = 1) -> IntArray:
         """Where each pod in use is after so many turns."""
@@ -141,7 +148,7 @@ def turns(workload: Workload, cluster: Cluster, groups: Iterable[str], peers: It
     used, paces = workload.world // pods.devices, cluster.paces(workload.world)
     rings = [ring for ring in range(used, 1, -1) if used % ring == 0]
     found = [Turns(pods, used, ring, step) for ring in rings for step in range(1, ring) if ring % step == 0]
-    looks = row_hashes(workload.class_of_rank.reshape(used, -1))
+    looks = row_hashes(workload.class_of_rank.reshape(used, -1)[:, :: max(1, pods.devices // SAMPLE)])
     if (paces != paces[0]).any():
         looks = mix(looks, row_hashes(paces.view(np.uint64).reshape(used, -1)))
     for one in sorted(found, key=lambda t: -t.order):
