@@ -29,10 +29,10 @@ demo: $(VENV)/.installed
 	@echo "Change something:          $(VENV)/bin/parasim run --set recompute=full --set pipeline.schedule=gpipe"
 	@echo "Start from a run file:     $(VENV)/bin/parasim run docs/examples/llama3-70b-64xh100.yaml"
 
-# Tests that start processes of their own run by themselves: beside others their clocks would be disturbed.
+# Tests that start processes of their own run after the others, which would keep the processors from them. Those of one group share such processes.
 test: lint
 	$(PY) -m pytest -q -n 2 -m "not processes" $(PYTEST_FLAGS)
-	$(PY) -m pytest -q -m processes $(PYTEST_FLAGS)
+	$(PY) -m pytest -q -n 2 --dist loadgroup -m processes $(PYTEST_FLAGS)
 
 lint: $(VENV)/.test-installed
 	$(PY) -m ruff check .

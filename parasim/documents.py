@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from .errors import Malformed, ParasimError, Unparsable
+from .files import whole
 
 Keys = tuple[str | int, ...]
 
@@ -286,9 +287,5 @@ def write(tree: Mapping[str, Any], path: Path) -> None:
     Raises `Malformed` when the file cannot be written.
     """
     text = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, width=130, allow_unicode=True)
-    draft = path if path.exists() and not path.is_file() else path.with_name(f".{path.name}.part")
-    try:
+    with whole(path) as draft:
         draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise Malformed(f"{path}: cannot be written: {error.strerror}") from None

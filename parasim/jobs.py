@@ -17,6 +17,7 @@ from .config.torchtitan import from_torchtitan
 from .cost.profile import load_profile
 from .documents import write
 from .errors import Failed, Malformed, Refused
+from .files import whole
 from .lowering.study import Study
 from .memory import memory_bound
 from .model.spec import Fixed
@@ -115,12 +116,8 @@ def time_table(path: Path, *, times: str, scale: str, comm: float, comm_model: s
 def write_table(table: Table, path: Path) -> None:
     """Write a table in torch's form; the file appears only when it is whole. Raises Malformed."""
     writable(path.parent)
-    draft = path.with_name(f".{path.name}.part")
-    try:
+    with whole(path, "--write-csv ") as draft:
         draft.write_bytes(table.text().encode())
-        os.replace(draft, path)
-    except OSError as e:
-        raise Malformed(f"--write-csv {path}: cannot be written ({e.strerror or e})") from e
 
 
 @dataclass(frozen=True)
@@ -231,9 +228,8 @@ def write_figure(figure: Any, out: Path) -> None:
     if out.suffix not in FORMATS:
         raise Malformed(f"--out {out}: the ending must be one of {', '.join(FORMATS)}")
     writable(out.parent)
-    draft = out.with_name(f".{out.stem}.part{out.suffix}")
-    figure.savefig(draft, dpi=DPI)
-    os.replace(draft, out)
+    with whole(out, "--out ") as draft:
+        figure.savefig(draft, dpi=DPI)
 
 
 def what_if(path: Path | None, overrides: Sequence[str], variants: Sequence[str], sweeps: Sequence[str]) -> WhatIf:

@@ -19,6 +19,7 @@ import typer
 
 from parasim.calibrating import STACKS, TIMEOUT, Bench, bench, step_run
 from parasim.errors import Failed, Malformed
+from parasim.files import whole
 from parasim.lowering import lower
 from parasim.memory import memory_peak
 from parasim.provenance import stamp
@@ -66,12 +67,8 @@ class Report:
         self._write()
 
     def _write(self) -> None:
-        draft = self.path.with_name(f".{self.path.name}.part")
-        try:
+        with whole(self.path, "--out ") as draft:
             draft.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
-            draft.replace(self.path)
-        except OSError as error:
-            raise Malformed(f"--out {self.path}: cannot be written ({error.strerror or error})") from None
 
 
 def kernels(report: Report, found: Bench) -> None:

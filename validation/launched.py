@@ -14,6 +14,7 @@ import typer
 
 from parasim.cost.profile import save_profile
 from parasim.errors import Malformed, Refused
+from parasim.files import whole
 from parasim.lowering import lower
 from parasim.provenance import stamp
 from parasim.sim import simulate
@@ -105,9 +106,8 @@ def _tell(verdicts: Sequence[Verdict], out: Path, made: Mapping[str, Any]) -> No
         for v in verdicts
     ]
     how = {key: verdicts[0].measured.meta[key] for key in ("torch", "host")}
-    draft = out / ".errors.json.part"
-    draft.write_text(json.dumps({"schema": SCHEMA, "provenance": {**stamp({}), **how, **made}, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    draft.replace(out / "errors.json")
+    with whole(out / "errors.json") as draft:
+        draft.write_text(json.dumps({"schema": SCHEMA, "provenance": {**stamp({}), **how, **made}, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     for v in verdicts:
         typer.echo(f"{v.name:16s} predicted {v.predicted.makespan * 1e3:8.2f} ms  measured {v.measured_step * 1e3:8.2f} ms  error {v.error:+.1%}")
     typer.echo(f"wrote {out}/profile.yaml, {out}/errors.json and the timelines")

@@ -166,10 +166,6 @@ def _replicas(op: Op) -> bool:
     return isinstance(op, Collective) and op.group == "dp.replica"
 
 
-def _of_experts(op: Op) -> bool:
-    return isinstance(op, Collective) and op.group == "edp" and op.op == "reduce_scatter"
-
-
 def _over(group: str, op: Op) -> bool:
     return isinstance(op, Collective) and op.op == "all_reduce" and op.group == group and op.label.phase == "S"
 

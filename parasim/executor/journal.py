@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import Malformed, Unparsable
+from ..files import whole
 
 SCHEMA = "parasim.samples/1"
 Measure = Callable[[], Sequence[float]]
@@ -24,11 +25,11 @@ class Journal:
             text = path.read_text(encoding="utf-8") if path.exists() else ""
         except (OSError, UnicodeDecodeError) as error:
             raise Malformed(f"{path}: cannot be read ({error})") from None
-        whole, _, torn = text.rpartition("\n")  # what a crash cut short is measured again
-        if whole:
-            self._read(whole.split("\n"))
-        if torn or not whole:
-            self._rewrite(whole)
+        lines, _, torn = text.rpartition("\n")  # what a crash cut short is measured again
+        if lines:
+            self._read(lines.split("\n"))
+        if torn or not lines:
+            self._rewrite(lines)
 
     def _read(self, lines: list[str]) -> None:
         for number, line in enumerate(lines, 1):
@@ -45,15 +46,11 @@ class Journal:
                 said = ", ".join(f"{k}={machine.get(k)} (now {self.machine.get(k)})" for k in differing)
                 raise Malformed(f"{self.path}: was measured otherwise: {said}; remove it or give another --out")
 
-    def _rewrite(self, whole: str) -> None:
+    def _rewrite(self, lines: str) -> None:
         """The lines that are whole, or the first one."""
         head = json.dumps({"schema": SCHEMA, "machine": self.machine})
-        draft = self.path.with_name(f".{self.path.name}.part")
-        try:
-            draft.write_text((whole or head) + "\n", encoding="utf-8")
-            draft.replace(self.path)
-        except OSError as error:
-            raise Malformed(f"{self.path}: cannot be written ({error.strerror or error})") from None
+        with whole(self.path) as draft:
+            draft.write_text((lines or head) + "\n", encoding="utf-8")
 
     def add(self, case: str, sample: Sequence[float]) -> None:
         """Keep a sample, on disk before this returns. Raises Malformed where the disk takes no more."""

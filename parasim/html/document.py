@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from base64 import b64encode
 from functools import cache
 from html import escape
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..errors import Malformed
+from ..files import whole
 from ..plots import palette
 from ..program.ops import AXES, CATEGORIES
 from ..report import NAMES
@@ -61,15 +60,9 @@ def page(side: Side, other: Side | None = None) -> str:
 def write(path: Path, side: Side, other: Side | None = None) -> None:
     """Write `page`; the file appears only when it is whole. Raises Malformed where it cannot be written."""
     text = page(side, other)
-    draft = path.with_name(f".{path.name}.part")
-    try:
+    with whole(path) as draft:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    except OSError as e:
-        raise Malformed(f"{path}: cannot be written ({e.strerror or e})") from e
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _side(side: Side, called: str) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _batch(model: Model, layout: Layout) -> Iterator[Violation]:
         yield Violation("batch.sequence", str(batch.sequence), rule, f"at most {model.max_positions}")
 
 
-def beyond_batch(global_: int, dp: int) -> Violation:
+def _beyond_batch(global_: int, dp: int) -> Violation:
     """The refusal of more replicas than a batch has sequences."""
     return Violation(
         "parallel.dp",
@@ -221,7 +221,7 @@ def beyond_batch(global_: int, dp: int) -> Violation:
 def batch_violation(global_: int, micro: int, dp: int) -> Violation:
     """The refusal of a batch that does not split into whole microbatches, with the nearest global batches and dp that do."""
     if dp > global_:
-        return beyond_batch(global_, dp)
+        return _beyond_batch(global_, dp)
     share = micro * dp
     below, above = global_ // share * share, -(-global_ // share) * share
     batches = [b for b in (below, above) if b] + ([above + share] if not below else [])

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import InvalidLayout, Malformed
-from ..parallel.check import beyond_batch
+from ..errors import Malformed
 
 
 def _positive(**values: float) -> None:
@@ -49,17 +48,6 @@ def budget(batch: float, critical: float) -> dict[str, object]:
     }
 
 
-def in_flight(dp: int, micro: int, microbatches: int) -> int:
-    """Sequences that a layout needs in one batch: data parallelism and the microbatches of a pipeline spend it, tensor and context parallelism do not."""
-    return dp * micro * microbatches
-
-
 def most_devices(sequences: int, tp: int = 1, cp: int = 1, pp: int = 1) -> int:
     """Devices that `sequences` per batch can feed: one sequence per data-parallel rank, and a microbatch per pipeline stage to keep it busy."""
     return max(sequences // pp, 1) * tp * cp * pp
-
-
-def require_batch(sequences: int, dp: int) -> None:
-    """Raise InvalidLayout where data parallelism goes beyond the batch: a rank needs at least one sequence."""
-    if dp > sequences:
-        raise InvalidLayout([beyond_batch(sequences, dp)])

@@ -7,14 +7,13 @@ numbers of microseconds from the start of the timeline (Trace Event Format, Goog
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import Malformed
+from ..files import whole
 from ..memory import memory_curve, thinned
 from ..program.ops import AXES
 from ..report.labels import op_names
@@ -29,21 +28,13 @@ POINTS = 1000  # of a rank's memory
 
 def write(timeline: Timeline, path: str | Path) -> int:
     """Write `timeline` to `path` (.json); the number of slices: one per op, or per call where there are very many. Raises Malformed."""
-    target = Path(path)
-    draft = target.with_name(f".{target.name}.part")
-    whole, timeline = timeline, merged(timeline) if sum(map(len, timeline.parts)) > MOST else timeline
-    try:
-        with open(draft, "w", encoding="utf-8") as file:
-            file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-            for i, event in enumerate(_events(whole, timeline)):
-                file.write((",\n" if i else "") + json.dumps(event, allow_nan=False))
-            file.write("\n]}\n")
-        os.replace(draft, target)
-    except OSError as e:
-        raise Malformed(f"{path}: cannot be written ({e.strerror or e})") from e
-    finally:
-        draft.unlink(missing_ok=True)
-    return sum(map(len, timeline.parts))
+    shown = merged(timeline) if sum(map(len, timeline.parts)) > MOST else timeline
+    with whole(Path(path)) as draft, open(draft, "w", encoding="utf-8") as file:
+        file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
+        for i, event in enumerate(_events(timeline, shown)):
+            file.write((",\n" if i else "") + json.dumps(event, allow_nan=False))
+        file.write("\n]}\n")
+    return sum(map(len, shown.parts))
 
 
 def _events(whole: Timeline, timeline: Timeline) -> Iterator[dict[str, Any]]:

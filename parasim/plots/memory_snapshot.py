@@ -6,13 +6,13 @@ a pickled dict of `segments` (what the allocator holds at the end) and `device_t
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import Counter, defaultdict, deque
 from pathlib import Path
 from typing import Any
 
 from ..errors import Malformed
+from ..files import whole
 from ..memory import ordered_memory
 from ..program.ops import CATEGORIES
 from ..timeline import Timeline
@@ -56,14 +56,8 @@ def snapshot(timeline: Timeline, rank: int) -> dict[str, Any]:
 def write(timeline: Timeline, rank: int, path: Path) -> None:
     """Write the snapshot of `rank`; the file appears only when it is whole. Raises Malformed where it cannot be written."""
     data = snapshot(timeline, rank)
-    draft = path.with_name(f".{path.name}.part")
-    try:
+    with whole(path) as draft:
         draft.write_bytes(pickle.dumps(data, protocol=PROTOCOL))
-        os.replace(draft, path)
-    except OSError as e:
-        raise Malformed(f"{path}: cannot be written ({e.strerror or e})") from e
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _entry(action: str, address: int, size: int, time: int, frames: list[dict[str, Any]]) -> dict[str, Any]:

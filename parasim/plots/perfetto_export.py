@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import Malformed
+from ..files import whole
 from ..memory import memory_curve, thinned
 from ..program.ops import AXES, CATEGORIES
 from ..report.labels import op_names
@@ -37,14 +37,11 @@ NAMES_OF_NOTES = ("bytes", "stage", "waited for partners, s")
 def write(timeline: Timeline, path: str | Path) -> None:
     """Write `timeline` to `path` (.pftrace). A slice begins at the first FLOP or byte; times are rounded to nanoseconds.
 
-    Raises Malformed where the file cannot be written.
+    The file appears only when it is whole. Raises Malformed where it cannot be written.
     """
-    try:
-        with open(path, "wb") as file:
-            for packets in _Trace(timeline).packets():
-                file.write(packets)
-    except OSError as e:
-        raise Malformed(f"{path}: cannot be written ({e.strerror})") from e
+    with whole(Path(path)) as draft, open(draft, "wb") as file:
+        for packets in _Trace(timeline).packets():
+            file.write(packets)
 
 
 class _Trace:

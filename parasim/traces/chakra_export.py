@@ -8,7 +8,6 @@ whole microseconds there; the attribute `seconds` holds them exactly. A METADATA
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from ..cost.pricing import PRICES, bytes_moved, flops
 from ..errors import Malformed, Refused
+from ..files import whole
 from ..program.ops import P2P, Collective, Compute, Kernel
 from ..program.workload import IntArray, Program
 from .chakra_files import write_nodes
@@ -53,17 +53,9 @@ def write_chakra(run: Simulated, prefix: Path, ranks: Sequence[int] | None = Non
     paths = [prefix.with_name(f"{prefix.name}.{rank}.et") for rank in chosen]
     count = sum(write_nodes(path, VERSION, _Rank(run, rank, names).nodes()) for path, rank in zip(paths, chosen, strict=True))
     groups = prefix.with_name(f"{prefix.name}.groups.json")
-    _write_text(groups, json.dumps({str(i): list(members) for members, i in names.groups.items()}) + "\n")
+    with whole(groups) as draft:
+        draft.write_text(json.dumps({str(i): list(members) for members, i in names.groups.items()}) + "\n", encoding="utf-8")
     return Written(tuple(paths), count, groups)
-
-
-def _write_text(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        os.replace(draft, path)
-    except OSError as e:
-        raise Malformed(f"{path}: cannot be written ({e.strerror or e})") from e
 
 
 def _size(run: Simulated, program: Program) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from ..errors import Malformed, Refused, Unparsable
+from ..files import whole
 from .chakra_schema import METADATA, NODE_TYPES, GlobalMetadata, Node, value_of
 
 MOST_SHOWN = 12  # nodes of a cycle in a message
@@ -37,19 +37,12 @@ class TraceNode:
 
 def write_nodes(path: Path, version: str, nodes: Iterable[Any]) -> int:
     """Write a trace of protobuf Nodes; the file appears only when it is whole. The number of nodes. Raises Malformed where it cannot be written."""
-    draft = path.with_name(f".{path.name}.part")
     count = 0
-    try:
-        with open(draft, "wb") as file:
-            for message in (GlobalMetadata(version=version), *nodes):
-                content = message.SerializeToString()
-                file.write(_varint(len(content)) + content)
-                count += 1
-        os.replace(draft, path)
-    except OSError as e:
-        raise Malformed(f"{path}: cannot be written ({e.strerror or e})") from e
-    finally:
-        draft.unlink(missing_ok=True)
+    with whole(path) as draft, open(draft, "wb") as file:
+        for message in (GlobalMetadata(version=version), *nodes):
+            content = message.SerializeToString()
+            file.write(_varint(len(content)) + content)
+            count += 1
     return count - 1
 
 

@@ -8,7 +8,7 @@ from .source import imports, modules
 
 # Lowest first. Rooms of a layer that stand in one tuple may import each other (without cycles); different tuples of a layer may not.
 LAYERS: tuple[tuple[tuple[str, ...], ...], ...] = (
-    (("units", "errors", "provenance", "documents", "words", "hashes", "collecting", "markup", "frames"),),
+    (("units", "errors", "provenance", "documents", "files", "words", "hashes", "collecting", "markup", "frames"),),
     (("model",), ("program",), ("topology",)),
     (("parallel", "schedules"), ("timeline", "timeline_columns", "timeline_files", "timeline_frames"), ("cost",)),
     (("config",),),

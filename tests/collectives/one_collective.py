@@ -31,15 +31,6 @@ def run(op: CollectiveOp, nbytes: int, cluster: Cluster, algorithm: str, profile
     return simulate(workload(op, nbytes, [list(range(len(cluster.devices)))]), cluster, chosen, fold=fold)
 
 
-def bytes_by_kind(timeline: Timeline) -> Counter[str]:
-    """Bytes over all links of each kind."""
-    out: Counter[str] = Counter()
-    for row in timeline.flows:
-        _, kind, _, count = timeline.links[row["link"]]
-        out[kind] += float(row["bytes"]) * count
-    return out
-
-
 def bytes_per_link(timeline: Timeline) -> list[float]:
     """Bytes on every link in use."""
     total: Counter[int] = Counter()

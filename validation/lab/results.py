@@ -8,6 +8,7 @@ import platform
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parasim.files import whole
 from parasim.provenance import stamp
 
 from .cases import CASES
@@ -38,7 +39,6 @@ def results(found: Found) -> dict[str, Any]:
 
 def write(path: Path, found: Found) -> None:
     """Write the results; the file appears only when it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.part")
-    draft.write_text(json.dumps(results(found), indent=1))
-    os.replace(draft, path)
+    with whole(path) as draft:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(results(found), indent=1))
