@@ -42,3 +42,14 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Answer(code, out, err)
 
     return call
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pictures of a run are drawn in tests/plots and where a test is of them; elsewhere their files are enough."""
+    monkeypatch.setattr("parasim.plots.artist.subprocess.Popen", _no_process)
+    monkeypatch.setattr("parasim.plots.artist.draw", lambda timeline, pictures, dpi: [p.path.write_bytes(b"") for p in pictures])
+
+
+def _no_process(*_: object, **__: object) -> None:
+    raise OSError

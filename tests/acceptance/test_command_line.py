@@ -161,6 +161,7 @@ def test_folding_changes_nothing(cli: Cli) -> None:
     assert folded["memory"]["peak_bytes"] == unfolded["memory"]["peak_bytes"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_plot_and_compare_read_saved_timelines(cli: Cli) -> None:
     assert cli("run", write("run.yaml", FIXED.replace("boundary: 0 B", "boundary: 1 MB")), "--out", "out").code == 0
     for kind in ("gantt", "memory", "links"):
@@ -229,6 +230,7 @@ def test_unwritable_output_is_refused_before_anything_runs(cli: Cli, here: Path)
     assert cli("plot", "gantt", "bad.npz", "--out", "x.png").code == 3
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_layout_that_does_not_fit_names_a_way_out(cli: Cli, here: Path) -> None:
     """70.6e9 parameters x 16 bytes / 8 devices = 141 GB of state alone: more devices are needed, and the named ones suffice."""
     asked = [word for key in ("model=llama3-70b", "devices=8", "parallel.pp=1", "batch.global=2") for word in ("--set", key)]
@@ -240,6 +242,7 @@ def test_a_layout_that_does_not_fit_names_a_way_out(cli: Cli, here: Path) -> Non
     assert json.loads(cli("run", *asked, *way, "--json").out)["memory"]["fits"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_results_of_an_earlier_run_survive_a_refused_one(cli: Cli) -> None:
     assert cli("run", write("run.yaml", FIXED), "--out", "out").code == 0
     before = {p.name: p.read_bytes() for p in Path("out").iterdir()}

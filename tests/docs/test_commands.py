@@ -34,16 +34,10 @@ JOBS = re.compile(r"^(torchrun|python -m validation|parasim calibrate collective
 
 
 @pytest.fixture(autouse=True)
-def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pictures of a run are drawn in tests/plots; here their files are enough, unless real processes run."""
-    if request.node.get_closest_marker("processes"):
-        return
-    monkeypatch.setattr("parasim.plots.artist.subprocess.Popen", _no_process)
-    monkeypatch.setattr("parasim.plots.artist.draw", lambda timeline, pictures, dpi: [p.path.write_bytes(b"") for p in pictures])
-
-
-def _no_process(*_: object, **__: object) -> None:
-    raise OSError
+def quick(request: pytest.FixtureRequest) -> None:
+    """Nothing is drawn unless real processes run."""
+    if not request.node.get_closest_marker("processes"):
+        request.getfixturevalue("undrawn")
 
 
 class Folder:
@@ -159,10 +153,9 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
     """A folder with everything that the commands of the table read."""
     monkeypatch.chdir(tmp_path)
     folder = Folder(tmp_path)
-    five = re.search(r"^```yaml\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     log = re.search(r"<!-- file: all_reduce.log -->\n```text\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert five is not None and log is not None
-    (tmp_path / "RUN.yaml").write_text(five[1], encoding="utf-8")
+    assert log is not None
+    (tmp_path / "RUN.yaml").write_text(SMALL, encoding="utf-8")
     (tmp_path / "all_reduce.log").write_text(log[1], encoding="utf-8")
     event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 0, "dur": 5, "args": {"stream": 7}}
     (tmp_path / "trace.json.gz").write_bytes(gzip.compress(json.dumps({"traceEvents": [event]}).encode()))
@@ -182,8 +175,6 @@ def test_commands_of_the_table(prepared: Folder) -> None:
     for command in table():
         if in_processes(command):
             continue
-        if command.startswith("parasim export chakra"):
-            (path / "RUN.yaml").write_text(SMALL, encoding="utf-8")  # fewer nodes
         prepared.run(command)
         assert prepared.code == 0, (command, getattr(prepared, "said", ""))
         ran.add(command.split()[1])
@@ -194,7 +185,6 @@ def test_commands_of_the_table(prepared: Folder) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("command", [c for c in table() if in_processes(c)], ids=lambda c: " ".join(c.split()[:3]))
 def test_commands_of_the_table_that_start_processes(prepared: Folder, command: str) -> None:
-    (prepared.path / "RUN.yaml").write_text(SMALL, encoding="utf-8")
     (prepared.path / "SWEEP.yaml").write_text("run: RUN.yaml\nvary: {batch.micro: [1, 2]}\nout: rows.sqlite\n", encoding="utf-8")
     shell(command.replace("--devices 64", "--devices 2"), prepared.path)
 
