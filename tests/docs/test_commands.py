@@ -116,6 +116,7 @@ def shell(line: str, where: Path) -> str:
 
 # What stands for something else in the table of commands, and what keeps a run of minutes short.
 STANDS_FOR = {
+    "--rank 3": "--rank 1",
     "FILE ": f"{ROOT}/tests/data/topology/tree.conf ",
     "nccl-tests LOG...": "nccl-tests all_reduce.log",
     "--cluster NAME": "--cluster h100-hgx-ib400",
@@ -133,11 +134,11 @@ precision: fp32
 
 
 def table() -> list[str]:
-    """First cells of README's table of commands that are commands of parasim, optional parts left out, examples in place of names."""
+    """First cells of README's table of commands that are commands of parasim, optional flags left out, examples in place of names."""
     cells = re.findall(r"^\| `((?:torchrun .*-m )?parasim [^`]+)`", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     out = []
     for cell in cells:
-        command = re.sub(r" \[-{1,2}[^\]]*\]| \[RUN.yaml\]", "", cell)
+        command = re.sub(r" \[-{1,2}[^\]]*\]", "", cell).replace("[RUN.yaml]", "RUN.yaml")
         for name, example in STANDS_FOR.items():
             command = command.replace(name, example)
         out.append(command)
