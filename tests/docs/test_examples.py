@@ -14,7 +14,10 @@ import typer
 import parasim as ps
 from parasim.cli import app
 from parasim.config.not_yet import NOT_YET
+from parasim.config.plan import Plan
 from parasim.jobs import check_run
+from parasim.lowering import lower
+from parasim.program.workload import Workload
 from parasim.topology.loader import load_cluster
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +35,22 @@ def named(paths: list[Path]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("path", paths, ids=lambda p: str(p.relative_to(ROOT)))
 
 
+@pytest.fixture
+def lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check and a simulation of one run share its Workload."""
+    kept: list[tuple[Plan, Workload]] = []
+
+    def once(plan: Plan) -> Workload:
+        if not kept or kept[-1][0] != plan:
+            kept.append((plan, lower(plan)))
+        return kept[-1][1]
+
+    for user in ("jobs", "api"):
+        monkeypatch.setattr(f"parasim.{user}.lower", once)
+
+
 @named(RUNS)
+@pytest.mark.usefixtures("lowered_once")
 def test_every_example_checks_and_simulates(path: Path) -> None:
     assert check_run(path, ()).fits
     report = ps.simulate_run(ps.load(path)).report

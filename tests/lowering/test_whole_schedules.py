@@ -56,8 +56,9 @@ def cases() -> list[tuple[str, int, str]]:
 def test_as_long_as_the_bare_schedule(name: str, p: int, comm: str) -> None:
     """Makespan, start and end of every rank, with and without latency. In a run the searches know no message time: both go without."""
     m, chunks = 2 * p, {} if SCHEDULES[name].fixed else {"chunks": 2}
+    workload = lower(build(plan_keys(name, p, m, comm=comm, **chunks)).plan)
     for c in (0.0,) if "times" in SCHEDULES[name].knobs else (0.0, 0.05):
-        timeline = run(lower(build(plan_keys(name, p, m, comm=comm, **chunks)).plan), c)
+        timeline = run(workload, c)
         study = time_schedule(name, p, m, times=TIMES, comm=c, comm_model=comm, **chunks)[0]
         assert timeline.makespan == pytest.approx(study.makespan, rel=1e-9)
         busy = [timeline.ops[(timeline.ops["rank"] == r) & (timeline.ops["kind"] == 0) & (timeline.ops["stage"] >= 0)] for r in range(p)]
