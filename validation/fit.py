@@ -112,9 +112,10 @@ def fit(
 
 def _written(profile: Profile, out: Path, check: bool) -> bool:
     """Write `profile`, unless this is a check; whether it is another than the catalog's."""
+    differs = load_profile(profile.name) != profile
     if not check:
         save_profile(profile, out / f"{profile.name}.yaml")
-    return load_profile(profile.name) != profile
+    return differs
 
 
 def _judged(differs: bool) -> None:
@@ -170,8 +171,8 @@ def _prepared(run: str) -> Predictor:
 
 def with_values(name: str, values: Values, recipe: Mapping[str, Any], sources: Mapping[str, str] | None = None) -> Profile:
     """The profile called `name` with the fitted numbers `values`, its own over those of its base."""
-    entry = recipe["bases"].get(name) or recipe["profiles"][name]
     entries = recipe["bases"] | recipe["profiles"]
+    entry = entries[name]
     below = [with_values(n, values, recipe, sources) if n in entries else load_profile(n) for n in entry.get("extends", ())]
     numbers = {key: number for profile in below for key, number in profile.numbers.items()}
     numbers |= read_profile({"name": name, "numbers": entry.get("numbers", {})}, "training.yaml").numbers

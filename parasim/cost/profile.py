@@ -208,7 +208,8 @@ def load_profile(spec: str | Path | None, where: Path = Path()) -> Profile:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Write `profile` as YAML that `load_profile` reads back equal. Raises `Malformed` when the file cannot be written."""
+    """Write `profile` as YAML that `load_profile` reads back equal; where that is in the catalog, the next one saved finds it there. Raises `Malformed`
+    when the file cannot be written."""
     below, chosen_below = _under(profile.extends)
     numbers = {key: _entry(number) for key, number in sorted(profile.numbers.items()) if below.get(key) != number}
     head: dict[str, object] = {"name": profile.name, "backend": profile.backend, "description": profile.description}
@@ -216,6 +217,8 @@ def save_profile(profile: Profile, path: Path) -> None:
     algorithms = {key: name for key, name in profile.algorithms.items() if chosen_below.get(key) != name}
     chosen = {"algorithms": algorithms} if algorithms else {}
     documents.write({**head, **chosen, "numbers": numbers}, path)
+    for known in (_stems, _shipped, _catalog):
+        known.cache_clear()
 
 
 def _entry(number: Number) -> dict[str, object]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from parasim.cost import profile as profiles
 from parasim.cost.profile import KEYS, LEGAL, Profile, catalog, datasheet, load_profile, save_profile
 from parasim.errors import Malformed, ParasimError, Unparsable
 from parasim.provenance import Number
@@ -38,6 +39,15 @@ def test_catalog_profiles_are_complete() -> None:
         assert all(n.source and n.status in ("datasheet", "fitted", "assumed") and n.unit == LEGAL[k].unit for k, n in profile.numbers.items())
         # a number that no row informs has an interval of no width: it is not fitted
         assert all(n.interval[0] < n.interval[1] for n in profile.numbers.values() if n.status == "fitted" and n.interval)
+
+
+def test_no_file_of_the_catalog_repeats_what_it_extends() -> None:
+    """A number that is changed in a base is then changed in all profiles over it."""
+    for path in sorted((Path(profiles.__file__).parent / "profiles").glob("*.yaml")):
+        tree = yaml.safe_load(path.read_text())
+        below = {key: number for name in tree.get("extends") or () for key, number in load_profile(name).numbers.items()}
+        own = load_profile(path.stem).numbers
+        assert [key for key in tree.get("numbers") or () if below.get(key) == own[key]] == [], path.name
 
 
 def test_round_trip(tmp_path: Path) -> None:
