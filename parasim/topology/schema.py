@@ -65,7 +65,7 @@ def _parse(raw: object, dimension: Dimension) -> float:
 
 def _positive(number: Number) -> Number:
     if number.value <= 0:
-        raise ValueError(f"must be above 0 {number.unit}")
+        raise ValueError("must be above 0" + ("" if number.unit == "1" else f" {number.unit}"))
     return number
 
 

@@ -100,6 +100,12 @@ def test_malformed_clusters_are_named(spec, words):
     assert words in str(caught.value)
 
 
+def test_a_count_that_is_refused_is_named_without_a_unit():
+    chip = {"name": "x", "kind": "tpu", "peak_flops": {"bf16": "1 TFLOP/s"}, "memory": "32 GB", "memory_bandwidth": "1 TB/s", "matrix_unit": -128}
+    with pytest.raises(Malformed, match=r"accelerator\.matrix_unit: must be above 0$"):
+        load_cluster({"base": "tpu-v6e", "accelerator": chip}, 2)
+
+
 def test_all_faults_of_a_file_come_at_once_with_their_places(tmp_path):
     path = tmp_path / "cluster.yaml"
     path.write_text("accelerator: h100-sxm\nnode:\n  devices: 8\n  scale_up:\n    bandwith: 1 GB/s\n    latency: 3\n")
