@@ -184,8 +184,8 @@ def phases_of(op: str, algorithm: str, rounds: Sequence[Round], group: Group, pr
     phases = tuple(Phase(r.latency + r.steps * step, s.tightest / factor, s.weights) for r, s in zip(rounds, shapes, strict=True))
     per_byte = sum(s.seconds for s in shapes) / factor
     fastest = profile.get(f"{at}.bandwidth", 0.0)
-    if not fastest and algorithm == "tree" and (facts := planner.facts_of(group.members, group.cluster, profile)):
-        fastest = planner.reach(op, algorithm, planner.SIMPLE, facts)
+    if algorithm == "tree" and (facts := planner.facts_of(group.members, group.cluster, profile)):
+        fastest = planner.tree_rate(op, fastest, facts)
     if fastest and 0 < per_byte < 1 / fastest:
         phases = tuple(replace(phase, bytes=phase.bytes / (fastest * per_byte)) for phase in phases)
         per_byte = 1 / fastest

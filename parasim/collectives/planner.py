@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -155,6 +155,15 @@ def reach(op: str, name: str, protocol: str, facts: Facts) -> float:
     rates = tables()["generations"][facts.generation][key]
     rate = rates[0 if facts.servers == 2 else 1] if isinstance(rates, list) else rates
     return max(1.0, facts.channels) * float(rate) * 1e9 / (2 if name == "tree" else _part(op, facts))
+
+
+def tree_rate(op: str, fitted: float, facts: Facts) -> float:
+    """Bytes of the buffer per second of a tree by Simple: what the profile holds (B/s; 0: nothing) is that of two servers, and falls on more of them, where
+    a server inside the tree has two children, as NCCL's rates do."""
+    here = reach(op, "tree", SIMPLE, facts)
+    if not fitted or facts.servers <= 2 or math.isinf(here):
+        return fitted or here
+    return fitted * here / reach(op, "tree", SIMPLE, replace(facts, servers=2))
 
 
 def _steps(op: str, places: int) -> int:

@@ -121,6 +121,11 @@ def test_channels_have_a_rate_of_their_own() -> None:
     assert planner.reach("all_reduce", "tree", planner.LL128, h100) == pytest.approx(8 * 29e9 / 2)
     assert planner.reach("all_gather", "ring", planner.LL128, h100) == pytest.approx(8 * 36.7e9 * 64 / 63)
     assert planner.reach("all_gather", "ring", planner.SIMPLE, h100) == planner.reach("broadcast", "tree", planner.SIMPLE, h100) == float("inf")
+    # a fitted rate is that of two servers and falls with those of the table; where the table has none it holds
+    assert planner.tree_rate("all_reduce", 17e9, a100) == 17e9
+    assert planner.tree_rate("all_reduce", 17e9, replace(a100, servers=4)) == pytest.approx(17e9 * 17.8 / 23.6)
+    assert planner.tree_rate("all_reduce", 0.0, a100) == pytest.approx(8 * 23.6e9 / 2)
+    assert planner.tree_rate("broadcast", 17e9, replace(a100, servers=4)) == 17e9
     cluster, profile = load_cluster("a100-hgx-ib200", 32), load_profile("nccl-a100")
     large, larger = (seconds(plan("all_reduce", size, cluster.devices, cluster, profile, "tree"), cluster, profile) for size in (2.0**31, 2.0**32))
     assert larger - large == pytest.approx(2**31 / (8 * 17.8e9 / 2), rel=0.01)

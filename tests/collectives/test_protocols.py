@@ -56,3 +56,16 @@ def test_protocols_take_over_where_they_do_on_many_servers(ranks: int) -> None:
         if mib is not None:
             assert start.seconds(mib / 1.5 * 2**20, slower) < start.seconds(mib / 1.5 * 2**20, faster)
             assert start.seconds(mib * 1.5 * 2**20, slower) > start.seconds(mib * 1.5 * 2**20, faster)
+
+
+def test_an_exchange_starts_one_kernel_and_posts_a_message_to_every_peer_on_other_servers() -> None:
+    """1 MiB over servers of four: 4 (8) servers have 12 (28) peers elsewhere, each posted once; messages of up to 192 B more. In a server nothing is posted."""
+    profile = load_profile("nccl-slingshot-2.21")
+    call, post, short = (profile.get(key, 0.0) for key in ("collective.all_to_all.latency", "p2p.post", "p2p.short_post"))
+    assert call == pytest.approx(6.6e-6)
+    for servers, away in ((1, 0), (4, 12), (8, 28)):
+        cluster = load_cluster("polaris-slingshot", 4 * servers)
+        group = group_of(cluster.devices, cluster, profile)
+        start = phases_of("all_to_all", "direct", rounds_of(named("all_to_all", "direct", "op"), group), group, profile)[1]
+        assert start.started(2.0**20) == pytest.approx(call + away * post)
+        assert start.started(192.0 * 4 * servers) == pytest.approx(call + away * (post + short))
