@@ -201,7 +201,7 @@ class Timeline:
     def __getattr__(self, name: str) -> Any:
         """Write out a column that is not there yet."""
         if name in ("_parts", "flows") and "_source" in self.__dict__:
-            self.__dict__["_parts"], self.__dict__["flows"] = self._source.parts, self._source.flows
+            self.__dict__[name] = getattr(self._source, name.removeprefix("_"))
         elif name in _WRITTEN and self.__dict__.keys() & {"_parts", "_source"}:
             self.__dict__[name] = _WRITTEN[name](self.parts)
         else:

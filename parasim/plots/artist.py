@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ..collecting import rarely
 from ..timeline import Timeline, without_flows
 
 QUICK = 3  # level of compression of PNG, which has no transparency: a fifth larger than at the default 6, in two thirds of the time
@@ -91,7 +92,6 @@ class Artist:
 
 def draw(timeline: Timeline, pictures: Sequence[Picture], dpi: int) -> None:
     """Draw in this process."""
-    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL import Image
@@ -103,7 +103,8 @@ def draw(timeline: Timeline, pictures: Sequence[Picture], dpi: int) -> None:
         figure.set_dpi(dpi)
         canvas: Any = FigureCanvasAgg(figure)
         canvas.draw()
-        Image.fromarray(np.asarray(canvas.buffer_rgba())[:, :, :3]).save(picture.path, dpi=(dpi, dpi), compress_level=QUICK)
+        image = Image.frombytes("RGB", canvas.get_width_height(), canvas.buffer_rgba(), "raw", "RGBX")
+        image.save(picture.path, dpi=(dpi, dpi), compress_level=QUICK)
 
 
 def serve() -> None:
@@ -112,6 +113,7 @@ def serve() -> None:
 
     from . import gantt_plot, memory_plot  # noqa: F401
 
+    rarely()
     line = sys.stdin.readline()
     if line:
         asked = json.loads(line)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import PcolorImage
 from matplotlib.patches import Patch
 from matplotlib.path import Path
 from numpy.typing import NDArray
@@ -134,26 +135,48 @@ class _Bars:
 
     def draw(self, axes: Axes) -> None:
         """Add them to `axes`, those of few boxes as collections and those of many as strips."""
+        strips: list[Strip] = []
         for (look, outline), parts in self.boxes.items():
             if sum(map(len, parts)) >= DENSE:
-                self._strips(axes, look, parts)
+                strips += self._strips(look, parts)
             else:
                 boxes = _outlines(np.concatenate(parts))
                 width, snap = (OUTLINE, None) if outline else (0.0, False)
                 collection = PathCollection(boxes, facecolors=look.colour, edgecolors=outline or "none", linewidths=width, snap=snap)
                 axes.add_collection(collection, autolim=False)
+        if strips:
+            axes.add_image(_image(axes, self.until, strips))
 
-    def _strips(self, axes: Axes, look: _Style, parts: list[NDArray[np.float64]]) -> None:
-        """One image for each lane, as opaque at every moment as the share of it that is covered."""
+    def _strips(self, look: _Style, parts: list[NDArray[np.float64]]) -> list[Strip]:
+        """One for each lane, as opaque at every moment as the share of it that is covered."""
         lanes: dict[tuple[float, float], list[NDArray[np.float64]]] = {}
         for part in parts:
             lanes.setdefault((part[0, 2], part[0, 3]), []).append(part[:, :2])
-        for (top, bottom), spans in lanes.items():
-            starts, ends = np.concatenate(spans).T / self.until
-            strip = np.empty((1, COLUMNS, 4), dtype=np.uint8)
-            strip[0, :, :3] = [round(255 * channel) for channel in to_rgb(look.colour)]
-            strip[0, :, 3] = np.rint(255 * covered(starts, ends, COLUMNS))
-            axes.imshow(strip, extent=(0.0, self.until, bottom, top), aspect="auto", interpolation="nearest", zorder=1)
+        spans = {lane: np.concatenate(found).T / self.until for lane, found in lanes.items()}
+        return [Strip(top, bottom, to_rgb(look.colour), covered(starts, ends, COLUMNS)) for (top, bottom), (starts, ends) in spans.items()]
+
+
+class Strip(NamedTuple):
+    """A lane from `top` down to `bottom` in one colour, with its opacity at each of COLUMNS moments."""
+
+    top: float
+    bottom: float
+    colour: tuple[float, float, float]
+    opacity: NDArray[np.float64]
+
+
+def _image(axes: Axes, until: float, strips: Sequence[Strip]) -> PcolorImage:
+    """Strips from 0 to `until`, later ones over earlier ones: one image, whose rows are as high as the lanes."""
+    edges = np.unique([edge for strip in strips for edge in (strip.top, strip.bottom)])
+    colour, opacity = np.zeros((len(edges) - 1, COLUMNS, 3)), np.zeros((len(edges) - 1, COLUMNS, 1))
+    for strip in strips:
+        rows = slice(*np.searchsorted(edges, (strip.top, strip.bottom)))
+        over, under = strip.opacity[:, None], opacity[rows] * (1 - strip.opacity[:, None])
+        whole = over + under
+        colour[rows] = (colour[rows] * under + np.array(strip.colour) * over) / np.where(whole > 0, whole, 1.0)
+        opacity[rows] = whole
+    pixels = np.rint(255 * np.concatenate((colour, opacity), axis=2)).astype(np.uint8)
+    return PcolorImage(axes, np.linspace(0.0, until, COLUMNS + 1), edges, pixels, zorder=1)
 
 
 def covered(starts: NDArray[np.float64], ends: NDArray[np.float64], columns: int) -> NDArray[np.float64]:

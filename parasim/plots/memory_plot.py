@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
@@ -93,17 +94,19 @@ def _panel(axes: Axes, timeline: Timeline, rank: int, peak: MemoryPeak, scale: f
     times = np.append(curve.times[at], timeline.makespan) / scale
     stacked = np.cumsum(np.vstack((np.zeros(len(at)), curve.by_category[at].T)), axis=0) / GB
     stacked = np.hstack((stacked, stacked[:, -1:]))
-    for i, category in enumerate(CATEGORIES):
-        if curve.by_category[:, i].any():
-            axes.fill_between(*_steps(times, stacked[i], stacked[i + 1]), step="post", color=style.CATEGORY_COLOURS[category], linewidth=0)
+    used = np.flatnonzero(curve.by_category.any(axis=0)).tolist()
+    areas = [_area(times, stacked[i], stacked[i + 1]) for i in used]
+    axes.add_collection(PolyCollection(areas, facecolors=[style.CATEGORY_COLOURS[CATEGORIES[i]] for i in used], linewidths=0), autolim=False)
     axes.plot(peak.time / scale, peak.nbytes / GB, marker="v", markersize=5, color=style.INK, clip_on=False)
 
 
-def _steps(times: Floats, low: Floats, high: Floats) -> tuple[Floats, Floats, Floats]:
-    """The entries at which either bound changes, and the last."""
+def _area(times: Floats, low: Floats, high: Floats) -> Floats:
+    """The outline, [n, 2], of what lies between two bounds that change in steps."""
     kept = np.flatnonzero(np.concatenate([[True], (np.diff(low) != 0) | (np.diff(high) != 0)]))
     kept = np.append(kept, len(times) - 1)
-    return times[kept], low[kept], high[kept]
+    x = np.repeat(times[kept], 2)[1:]
+    upper, lower = (np.column_stack((x, np.repeat(bound[kept], 2)[:-1])) for bound in (high, low))
+    return np.concatenate((upper, lower[::-1]))
 
 
 def _top(capacity: float | None, highest: float) -> float:
