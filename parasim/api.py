@@ -115,10 +115,10 @@ def writable(directory: Path) -> Path:
         raise Malformed(f"{directory}: cannot write there ({e.strerror or e})") from e
 
 
-def write_results(result: Result, directory: Path, artist: Artist | None = None) -> list[Path]:
+def write_results(result: Result, directory: Path, artist: Artist | None = None, meanwhile: Callable[[], object] = bool) -> list[Path]:
     """Write RESULTS into `directory`; each file replaces the old one only when all are whole. `artist` draws while the others are written.
 
-    Raises Malformed where the disk is full or cannot be written.
+    `meanwhile` is called before it is waited for. Raises Malformed where the disk is full or cannot be written.
     """
     from .plots import write_perfetto
 
@@ -132,6 +132,7 @@ def write_results(result: Result, directory: Path, artist: Artist | None = None)
             (scratch / "report.json").write_text(as_json(result.report.to_json()) + "\n", encoding="utf-8")
             result.timeline.save(scratch / "timeline.npz")
             write_perfetto(result.timeline, scratch / "trace.pftrace")
+            meanwhile()
             artist.finish() if artist is not None else draw(result.timeline, pictures, DPI)
             for file in RESULTS:
                 os.replace(scratch / file, directory / file)

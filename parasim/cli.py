@@ -67,8 +67,13 @@ def run(
         if directory is not None:
             writable(directory)
         result = simulate_run(loaded, fold=not no_fold)
-        written = write_results(result, directory, artist) if directory is not None else []
-    _print_json(result.report.to_json()) if json else _print(str(result.report))
+
+        def show() -> None:
+            _print_json(result.report.to_json()) if json else _print(str(result.report))
+
+        written = [] if directory is None else write_results(result, directory, artist, show)
+        if not written:
+            show()
     if explain_folding:
         from .report.folding import explain
 

@@ -109,11 +109,14 @@ def draw(timeline: Timeline, pictures: Sequence[Picture], dpi: int) -> None:
 
 def serve() -> None:
     """The process: load what drawing needs, then draw what is asked for, once."""
-    from matplotlib.backends import backend_agg  # noqa: F401
+    from matplotlib.backends import backend_agg
 
-    from . import gantt_plot, memory_plot  # noqa: F401
+    from . import gantt_plot, memory_plot, style  # noqa: F401
 
     rarely()
+    figure = style.new_figure(1, 1)
+    style.title(figure.add_subplot(), "what is drawn first takes longest")
+    backend_agg.FigureCanvasAgg(figure).draw()
     line = sys.stdin.readline()
     if line:
         asked = json.loads(line)
