@@ -51,6 +51,15 @@ def distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
+def numbered(values: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct values, of 0 to n - 1, ascending, and the place of each value among them."""
+    seen, place = np.zeros(n, dtype=bool), np.empty(n, dtype=np.int64)  # of `place` only what is written takes memory
+    seen[values] = True
+    found = np.flatnonzero(seen)
+    place[found] = np.arange(len(found))
+    return found, place[values]
+
+
 def row_hashes(columns: NDArray[np.generic]) -> Hashes:
     """A hash of every row of a two-dimensional array of integers; the order of its columns counts."""
     if len(columns) > 1 and (columns == columns[0]).all():

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..hashes import numbered
 from ..topology.cluster import LINK_KINDS, MANY, Cluster
 from ..topology.rings import rings
 
@@ -82,9 +83,9 @@ class Group:
             return dict(out)
         routes = self.cluster.routes([a for a, _, _ in used], [b for _, b, _ in used])
         crossed = routes >= 0
-        sums = np.bincount(routes[crossed], weights=np.repeat([nbytes for _, _, nbytes in used], crossed.sum(axis=1)))
-        links = np.nonzero(sums)[0]
-        return dict(zip(links.tolist(), sums[links].tolist(), strict=True))
+        links, place = numbered(routes[crossed], len(self.cluster.links))
+        sums = np.bincount(place, weights=np.repeat([nbytes for _, _, nbytes in used], crossed.sum(axis=1)))
+        return dict(zip(links.tolist(), sums.tolist(), strict=True))
 
     def hops(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """`hop` of many pairs."""
@@ -127,7 +128,8 @@ Algorithm = Callable[[Group], Sequence[Round]]
 RingOrder = Callable[[tuple[str, ...], Cluster], Rings]
 
 
-def blocks(members: Sequence[str], cluster: Cluster) -> list[list[str]]:
+@lru_cache(maxsize=6)  # few: each holds its cluster
+def blocks(members: tuple[str, ...], cluster: Cluster) -> list[list[str]]:
     """`members` by server, servers in order of first appearance."""
     out: dict[str, list[str]] = {}
     for member in members:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..collecting import uncollected
 from ..cost.profile import Profile
 from ..errors import Malformed, Refused, Unreachable
-from ..topology.cluster import LINK_KINDS, Cluster, Link
+from ..topology.cluster import LINK_KINDS, Cluster, Link, Rates
 from . import planner
 from .catalog import ALGORITHMS
 from .group import Algorithm, Group, Rings, Round
@@ -201,7 +201,7 @@ class Shape(NamedTuple):
     seconds: float
 
 
-def shape_of(r: Round, capacities: NDArray[np.float64]) -> Shape:
+def shape_of(r: Round, capacities: Rates) -> Shape:
     """Progress counts the bytes of one flow of a Round on the link that is tightest when the network is free.
 
     So flows that share a link they are held up by get equal bytes/s there: a collective as many shares as it has messages on it at once, however
@@ -218,10 +218,10 @@ def shape_of(r: Round, capacities: NDArray[np.float64]) -> Shape:
 
 
 KEPT = 16
-_SHAPES: dict[int, tuple[Round, NDArray[np.float64], Shape]] = {}
+_SHAPES: dict[int, tuple[Round, Rates, Shape]] = {}
 
 
-def _shape(r: Round, capacities: NDArray[np.float64]) -> Shape:
+def _shape(r: Round, capacities: Rates) -> Shape:
     if not r.weights:
         return Shape((), 0.0, 0.0)
     index = np.fromiter(r.weights, dtype=np.int64, count=len(r.weights))
@@ -285,8 +285,8 @@ def channel_rate(nbytes: float, ranks: int, profile: Profile) -> float:
     return used * rate
 
 
-def capacity(cluster: Cluster, profile: Profile) -> NDArray[np.float64]:
-    """Effective bytes/s of every link of the cluster: its bandwidth times the profile's factor for its kind; float[links]."""
+def capacity(cluster: Cluster, profile: Profile) -> Rates:
+    """Effective bytes/s of every link of the cluster: its bandwidth times the profile's factor for its kind."""
     return cluster.scaled(tuple(profile.get(f"network.bandwidth_factor.{kind}", 1.0) for kind in LINK_KINDS))
 
 
@@ -296,7 +296,7 @@ def seconds(plan: CollectivePlan, cluster: Cluster, profile: Profile) -> float:
     return sum(phase.latency + _moving(phase, capacities) for phase in plan.phases)
 
 
-def _moving(phase: Phase, capacities: NDArray[np.float64]) -> float:
+def _moving(phase: Phase, capacities: Rates) -> float:
     """Seconds in which the bytes of `phase` move, alone on the network: those of its tightest link."""
     if not phase.weights or not phase.bytes:
         return 0.0
@@ -309,11 +309,12 @@ def _effective(link: Link, factor: Mapping[str, float]) -> float:
 
 
 def _check(op: str, nbytes: float, members: Sequence[str], cluster: Cluster, root: int, shares: NDArray[np.float64] | None) -> None:
-    unknown = [m for m in members if m not in cluster.node_of]
-    if unknown:
-        raise Malformed(f"members: {unknown[0]!r} is no device of cluster {cluster.name}, which has {len(cluster.devices)}")
-    if not members or len(set(members)) < len(members):
-        raise Malformed(f"members: {len(members)} devices, {len(set(members))} different; a group has each member once, one or more")
+    different = set(members)
+    if not different <= cluster.node_of.keys():
+        unknown = next(m for m in members if m not in cluster.node_of)
+        raise Malformed(f"members: {unknown!r} is no device of cluster {cluster.name}, which has {len(cluster.devices)}")
+    if not members or len(different) < len(members):
+        raise Malformed(f"members: {len(members)} devices, {len(different)} different; a group has each member once, one or more")
     if not nbytes >= 0:
         raise Malformed(f"bytes={nbytes:g} is not legal; {op} has 0 bytes or more")
     if not 0 <= root < len(members):

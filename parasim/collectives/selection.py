@@ -63,7 +63,8 @@ class Choice(NamedTuple):
 
 def call_of(members: Sequence[str], cluster: Cluster, nbytes: float) -> Call:
     """The facts about a call that rows ask for."""
-    span = "torus" if block_of(members, cluster) else "node" if len({cluster.node_of[m] for m in members}) == 1 else "nodes"
+    home = cluster.node_of[members[0]]
+    span = "torus" if block_of(members, cluster) else "node" if all(cluster.node_of[m] == home for m in members) else "nodes"
     reduces = frozenset(str(cluster.description.get(f"{where}.reduces", "")) for where in ("node.scale_up", "scale_out"))
     return Call(span, len(members), nbytes, cluster.accelerator.name, reduces)
 

@@ -116,7 +116,8 @@ def serve() -> None:
     rarely()
     figure = style.new_figure(1, 1)
     style.title(figure.add_subplot(), "what is drawn first takes longest")
-    backend_agg.FigureCanvasAgg(figure).draw()
+    canvas: Any = backend_agg.FigureCanvasAgg(figure)
+    canvas.draw()
     line = sys.stdin.readline()
     if line:
         asked = json.loads(line)

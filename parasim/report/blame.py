@@ -155,4 +155,4 @@ def _median(values: list[float], counts: list[int]) -> float:
     order = np.argsort(values)
     until = np.cumsum(np.array(counts)[order])
     low, high = np.searchsorted(until, [(until[-1] - 1) // 2, until[-1] // 2], side="right").tolist()
-    return (values[order[low]] + values[order[high]]) / 2
+    return float(values[order[low]] + values[order[high]]) / 2

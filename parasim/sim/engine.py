@@ -18,7 +18,7 @@ from ..cost.timing import host_launch
 from ..errors import Refused, Violation
 from ..program.digest import Body, Form
 from ..program.workload import IntArray, Workload
-from ..topology.cluster import Cluster
+from ..topology.cluster import Cluster, Rates
 from .clock import Clock
 from .deadlock import explain
 from .fold import Fold, fold
@@ -41,7 +41,7 @@ class Engine:
         self.workload, self.cluster, self.profile = workload, cluster, profile
         self.clock = Clock()
         self.traffic = Traffic(workload, cluster, profile)
-        self.capacity: NDArray[np.float64] = capacity(cluster, profile)
+        self.capacity: Rates = capacity(cluster, profile)
         self.fold: Fold = fold(workload, cluster, self.traffic, self.capacity, enabled=folding)
         self.network = network(self.clock, [bandwidth for _, _, bandwidth, _ in self.fold.links], self.fold.loads.values(), self.fold.slack)
         known: dict[Form, tuple[Body, ...]] = {}

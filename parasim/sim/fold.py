@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ParasimError
-from ..hashes import DIGITS, Hashes, distinct, floats, mix
+from ..hashes import DIGITS, Hashes, distinct, floats, mix, numbered
 from ..program.workload import IntArray, Workload
-from ..topology.cluster import Cluster
+from ..topology.cluster import Cluster, Rates
 from .instances import Instances, Uneven, instances, turning
 from .traffic import Traffic
 from .turns import Turns
@@ -58,7 +58,7 @@ def counted(colours: IntArray) -> tuple[tuple[int, int], ...]:
     return tuple(zip(found.tolist(), counts.tolist(), strict=True))
 
 
-def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool = True) -> Fold:
+def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: Rates, *, enabled: bool = True) -> Fold:
     """The coarsest equitable partition, or every rank alone when folding is off."""
     refinement = _refinement(workload, cluster, traffic, capacity, enabled=enabled)
     domain, paces = refinement.domain, cluster.paces(workload.world)
@@ -79,7 +79,7 @@ def fold(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArr
     return Fold(everyone, first[everyone], links, loads, tuple(reasons), idle)
 
 
-def _refinement(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: NDArray[np.float64], *, enabled: bool) -> _Refinement:
+def _refinement(workload: Workload, cluster: Cluster, traffic: Traffic, capacity: Rates, *, enabled: bool) -> _Refinement:
     """Over one rank of each orbit where turns leave all as it is, over all ranks elsewhere."""
     around = turning(traffic) if enabled else None
     if around is not None:
@@ -102,7 +102,7 @@ class Loaded(NamedTuple):
 class _Refinement:
     """The entries of all structures in one set of columns, and one step of refinement over them."""
 
-    def __init__(self, instances: list[Instances], cluster: Cluster, capacity: NDArray[np.float64], world: int, turns: Turns | None) -> None:
+    def __init__(self, instances: list[Instances], cluster: Cluster, capacity: Rates, world: int, turns: Turns | None) -> None:
         self.all, self.cluster, self.capacity = instances, cluster, capacity
         self.domain = np.arange(world) if turns is None else turns.domain
         self.homes = self.domain if turns is None else turns.homes()  # of each rank what stands for it, as a place in `domain`
@@ -115,7 +115,7 @@ class _Refinement:
         self.weight = _joined([x.weight for x in instances]).astype(np.float64)
         links = _joined([x.link for x in instances]).astype(np.int64, copy=False)
         homes, phases = (links, np.zeros(len(links), dtype=np.int64)) if turns is None else turns.homes_of(links)
-        self.used, self.link = _numbered(homes, len(capacity))
+        self.used, self.link = numbered(homes, len(capacity))
         self.slack = self._slack(phases)
         self.plain = mix(floats(capacity[self.used]), cluster.kinds[self.used], self.slack)
         self.entry = mix(floats(self.weight), self.phase)
@@ -255,15 +255,6 @@ def _summed(hashes: Hashes, at: IntArray, n: int) -> Hashes:
     out = np.zeros(n, dtype=np.uint64)
     np.add.at(out, at, hashes)
     return out
-
-
-def _numbered(values: IntArray, n: int) -> tuple[IntArray, IntArray]:
-    """The distinct values, of 0 to n - 1, ascending, and the place of each value among them."""
-    seen, place = np.zeros(n, dtype=bool), np.empty(n, dtype=np.int64)  # of `place` only what is written takes memory
-    seen[values] = True
-    found = np.flatnonzero(seen)
-    place[found] = np.arange(len(found))
-    return found, place[values]
 
 
 def _runs(hashes: Hashes) -> tuple[IntArray, IntArray]:

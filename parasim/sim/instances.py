@@ -67,10 +67,6 @@ class Around(NamedTuple):
         """One member of each orbit: those in the first pods of their circles."""
         return np.asarray(self.turns.rank_phases(sets) < self.length)
 
-    def members(self, sets: IntArray) -> IntArray:
-        """Of every set one member of each orbit; int[k, n / times]."""
-        return np.asarray(sets[self.first(sets)].reshape(len(sets), -1))
-
     def once(self, links: IntArray, weights: NDArray[np.float64]) -> tuple[IntArray, NDArray[np.float64]]:
         """One link of each orbit. Raises Uneven where its links do not all carry the same."""
         order, turned = np.argsort(links), self.turns.turned_links(links, self.length)
@@ -174,7 +170,7 @@ class _Builder:
                 yield Instances([structures], which, sets.ranks, sets.members, turns, latency, *loads, ordered=False)
 
     def _collective(self, op: Collective, size: Size, ranks: IntArray, row: int) -> CollectivePlan:
-        return self.traffic.collective(op, size, tuple(ranks[row].tolist()))
+        return self.traffic.collective(op, size, self.traffic.ranks(ranks[row]))
 
     def _group(self, name: str, users: tuple[int, ...]) -> Sets:
         """The sets of a group with a rank of the classes `users`."""
@@ -187,8 +183,9 @@ class _Builder:
         ranks = table if mine.all() else table[mine[self.workload.class_of_rank[table]].any(axis=1)]
         if around is None:
             return Sets(ranks, ranks, _grouped(self._look(ranks)), None)
-        members = around.members(ranks)  # the rest of a set is what turns make of these
-        looks = mix(self._look(members), row_hashes(around.places(ranks)), row_hashes(around.first(ranks)))
+        first = around.first(ranks)
+        members = ranks[first].reshape(len(ranks), -1)  # the rest of a set is what turns make of these
+        looks = mix(self._look(members), row_hashes(around.places(ranks)), row_hashes(first))
         return Sets(ranks, members, _grouped(looks), around)
 
     def _look(self, sets: IntArray) -> Hashes:

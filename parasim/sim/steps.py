@@ -139,8 +139,8 @@ class Pricer:
         if here not in self._members:
             members = self.traffic.workload.members(rank, op.group)
             present = tuple(distinct(self.fold.representative[members]).tolist())
-            ranks = tuple(members.tolist())
-            self._members[here] = ranks, self._number(ranks), present, counted(self.fold.colour[members])
+            everyone = self.traffic.ranks(members)
+            self._members[here] = everyone, self._number(everyone), present, counted(self.fold.colour[members])
         ranks, number, present, colours = self._members[here]
         key = (form, number)
         if key not in self._shared:

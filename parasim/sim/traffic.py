@@ -30,6 +30,16 @@ class Size(NamedTuple):
     copies: float = 1.0
 
 
+class Ranks(tuple[int, ...]):
+    """Ranks of a collective, of which there may be thousands, hashed once."""
+
+    def __hash__(self) -> int:
+        found = self.__dict__.get("hash")
+        if found is None:
+            found = self.__dict__["hash"] = super().__hash__()
+        return int(found)
+
+
 class Draft(NamedTuple):
     """A transfer template of a Program: its place in its body, and of a collective what it moves and the number of its form.
 
@@ -53,12 +63,18 @@ class Traffic:
     _structures: dict[Hashable, Hashable] = field(default_factory=dict)
     _stands: dict[Hashable, tuple[IntArray, IntArray]] = field(default_factory=dict)
     _stood: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = field(default_factory=dict)
-    _samples: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    _samples: dict[str, list[Ranks]] = field(default_factory=dict)
+    _sets: dict[Ranks, Ranks] = field(default_factory=dict)
 
     @cached_property
     def devices(self) -> tuple[str, ...]:
         """Device of each rank."""
         return self.cluster.devices[: self.workload.world]
+
+    def ranks(self, members: IntArray) -> Ranks:
+        """Some ranks, as one object for equal ones: to find what is known of it nobody compares thousands of numbers."""
+        made = Ranks(members.tolist())
+        return self._sets.setdefault(made, made)
 
     def collective(self, op: Collective, size: Size, ranks: tuple[int, ...]) -> CollectivePlan:
         """The plan of `op` over `ranks`; with a `load` table member i of the group sends member j its part [i, j] of the larger buffer."""
@@ -98,7 +114,7 @@ class Traffic:
         here = id(members), ranks
         if here not in self._stood:
             rows = [row for row in np.flatnonzero(members[:, 0] == ranks[0]).tolist() if members[row].tolist() == list(ranks)]
-            self._stood[here] = tuple(stands[rows[0]].tolist()) if rows else ranks
+            self._stood[here] = self.ranks(stands[rows[0]]) if rows else ranks
         return self._stood[here]
 
     def structure(self, op: Collective, size: Size) -> Hashable:
@@ -110,7 +126,7 @@ class Traffic:
             self._structures[key] = (*same, tuple((p.algorithm, tuple(_busy(p))) for p in plans))
         return self._structures[key]
 
-    def _sample(self, group: str) -> list[tuple[int, ...]]:
+    def _sample(self, group: str) -> list[Ranks]:
         """One set of ranks per number of servers that a set of this group spans: algorithms may depend on that."""
         if group not in self._samples:
             table = self.workload.groups[group]
@@ -118,7 +134,7 @@ class Traffic:
             if (steps < 0).any():
                 steps = np.diff(np.sort(self.cluster.servers[table], axis=1), axis=1)
             first = np.unique((steps > 0).sum(axis=1), return_index=True)[1]
-            self._samples[group] = [tuple(table[i].tolist()) for i in sorted(first.tolist())]
+            self._samples[group] = [self.ranks(table[i]) for i in sorted(first.tolist())]
         return self._samples[group]
 
     def stand(self, structure: Hashable, sets: IntArray, others: IntArray) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,15 +129,21 @@ class Turns:
 
     def keep(self, workload: Workload, paces: NDArray[np.float64], peers: Iterable[str]) -> bool:
         """Are programs, paces and peers the same after a turn?"""
-        turned = self.turned()
-        classes = workload.class_of_rank
-        if not (np.array_equal(classes[turned], classes) and np.array_equal(paces[turned], paces)):
+        if not self._turns(workload.class_of_rank) or not (paces.strides == (0,) or self._turns(paces)):
             return False
         for name in peers:
             peer = workload.peers[name]
-            if not np.array_equal(peer[turned], np.where(peer < 0, peer, turned[peer])):
+            after = self.turned()[peer]
+            after[peer < 0] = -1
+            if not self._turns(peer, after):
                 return False
         return True
+
+    def _turns(self, values: NDArray[Any], after: NDArray[Any] | None = None) -> bool:
+        """Is what each rank has after a turn what was `values` (or `after`) where it comes from?"""
+        have, had = (x.reshape(-1, self.ring, self.pods.devices) for x in (values, values if after is None else after))
+        on = self.step
+        return np.array_equal(have[:, on:], had[:, :-on]) and np.array_equal(have[:, :on], had[:, -on:])
 
 
 def turns(workload: Workload, cluster: Cluster, groups: Iterable[str], peers: Iterable[str]) -> tuple[Turns, dict[str, Orbits]] | None:

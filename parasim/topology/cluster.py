@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,25 @@ class Exchange(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
+class Rates:
+    """Bytes/s of links, worked out for those that are asked for: a large cluster has far more than any run uses."""
+
+    factors: NDArray[np.float64]  # of each kind of link
+    kinds: NDArray[np.int64]
+    bandwidths: NDArray[np.float64]
+
+    @overload
+    def __getitem__(self, links: int) -> np.float64: ...
+    @overload
+    def __getitem__(self, links: NDArray[np.int64]) -> NDArray[np.float64]: ...
+    def __getitem__(self, links: int | NDArray[np.int64]) -> np.float64 | NDArray[np.float64]:
+        return self.factors[self.kinds[links]] * self.bandwidths[links]
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+@dataclass(frozen=True, eq=False)
 class Cluster:
     """A network of devices. Compared and hashed by identity.
 
@@ -120,7 +139,7 @@ class Cluster:
     description: Mapping[str, Number | str] = field(default_factory=dict)
     slowdown: Mapping[str, float] = field(default_factory=dict)
     _routes: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict, init=False, repr=False)
-    _scaled: dict[tuple[float, ...], NDArray[np.float64]] = field(default_factory=dict, init=False, repr=False)
+    _scaled: dict[tuple[float, ...], Rates] = field(default_factory=dict, init=False, repr=False)
 
     def route(self, a: str, b: str) -> tuple[int, ...]:
         """Indices of the links from device `a` to device `b`, in order; empty if they are the same. Raises `Unreachable` naming both."""
@@ -207,19 +226,16 @@ class Cluster:
         graph.add_edges_from((link.a, link.b, {"link": i}) for i, link in enumerate(self.links))
         return graph
 
-    def scaled(self, factors: tuple[float, ...]) -> NDArray[np.float64]:
-        """Bytes/s of every link times the factor of its kind (in the order of LINK_KINDS); float[links], made once per factors, read-only."""
+    def scaled(self, factors: tuple[float, ...]) -> Rates:
+        """Bytes/s of every link times the factor of its kind (in the order of LINK_KINDS), the same object for the same factors."""
         if factors not in self._scaled:
-            scaled = np.array(factors)[self.kinds]
-            scaled *= self.bandwidths  # in place: fresh memory for every link costs more than the product
-            scaled.flags.writeable = False
-            self._scaled[factors] = scaled
+            self._scaled[factors] = Rates(np.array(factors), self.kinds, self.bandwidths)
         return self._scaled[factors]
 
     def paces(self, ranks: int) -> NDArray[np.float64]:
         """How many times as long each of the first `ranks` ranks computes as the accelerator should; float[ranks]."""
         if not self.slowdown:
-            return np.ones(ranks)
+            return np.broadcast_to(np.float64(1.0), ranks)  # in no memory
         return np.array([self.slowdown.get(device, 1.0) for device in self.devices[:ranks]])
 
     @cached_property
