@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,14 +41,9 @@ def link_use(timeline: Timeline, window: Window) -> tuple[LinkUse, ...]:
     moving = np.flatnonzero((flows["end"] > flows["start"]) & (flows["end"] > window.start) & (flows["start"] < window.end))
     small = np.uint16 if len(capacity) < 2**16 else np.int64  # sorted in one pass where it is small
     moving = moving[np.argsort(flows["link"][moving].astype(small), kind="stable")]
-    link, nbytes, start, end = (flows[name][moving] for name in ("link", "bytes", "start", "end"))
-    seconds = end - start
-    share = (np.minimum(end, window.end) - np.maximum(start, window.start)) / seconds
-    mean = np.bincount(link, weights=nbytes * share, minlength=len(capacity)) / (capacity * window.length)
-    rate = nbytes / seconds
-    bounds = np.searchsorted(link, np.arange(len(capacity) + 1))
-    peak = np.array([_peak(start[a:b], end[a:b], rate[a:b]) for a, b in pairwise(bounds.tolist())])
-    return _by_kind(timeline, mean, np.minimum(peak / capacity, 1.0))
+    bounds = np.searchsorted(flows["link"][moving], np.arange(len(capacity) + 1))
+    carried, peak = np.array([_use(flows[moving[a:b]], window) for a, b in pairwise(bounds.tolist())]).T
+    return _by_kind(timeline, carried / (capacity * window.length), np.minimum(peak / capacity, 1.0))
 
 
 def link_series(timeline: Timeline, link: int, edges: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -64,12 +60,16 @@ def link_series(timeline: Timeline, link: int, edges: NDArray[np.float64]) -> ND
     return np.asarray(np.clip(np.diff(moved) / np.where(width > 0, width, 1.0) / timeline.links[link][2], 0.0, 1.0))
 
 
-def _peak(start: NDArray[np.float64], end: NDArray[np.float64], rate: NDArray[np.float64]) -> float:
-    """Highest sum of rates at any instant; at equal times ends come before starts."""
-    if not len(rate):
-        return 0.0
+def _use(flows: NDArray[Any], window: Window) -> tuple[float, float]:
+    """Of the flows on one link: bytes in the window, and the highest sum of rates at any instant; at equal times ends come before starts."""
+    if not len(flows):
+        return 0.0, 0.0
+    nbytes, start, end = (np.ascontiguousarray(flows[name]) for name in ("bytes", "start", "end"))
+    seconds = end - start
+    share = (np.minimum(end, window.end) - np.maximum(start, window.start)) / seconds
+    rate = nbytes / seconds
     order = np.argsort(np.concatenate((end, start)), kind="stable")
-    return float(np.cumsum(np.concatenate((-rate, rate))[order]).max())
+    return float(np.cumsum(nbytes * share)[-1]), float(np.cumsum(np.concatenate((-rate, rate))[order]).max())
 
 
 def _by_kind(timeline: Timeline, mean: NDArray[np.float64], peak: NDArray[np.float64]) -> tuple[LinkUse, ...]:

@@ -78,7 +78,8 @@ class _Recorded:
 
 def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
     """What every transfer put on one link of each colour: those the engine replayed, then those inside fused runs."""
-    parts = [_replayed(engine, first)]
+    rows = _Rows()
+    rows.put(_replayed(engine, first))
     spans: dict[int, Span] = {}
     begins: dict[int, dict[str, NDArray[np.int64]]] = {}
     for rank in engine.ranks:
@@ -86,11 +87,30 @@ def _flows(engine: Engine, first: dict[int, int]) -> NDArray[Any]:
             begins[id(rank.program)] = _begins(rank.program)
         fused = ~rank.replayed
         for name, calls in begins[id(rank.program)].items():
-            parts += _fused_flows(rank, rank.steps[name], calls, fused, first[rank.rank], engine.fold.loads, spans)
-    rows = np.empty(sum(len(p.op) for p in parts), dtype=tl.FLOWS)
-    for column in Flows._fields:
-        rows[column] = np.concatenate([getattr(p, column) for p in parts])
-    return rows
+            for flows in _fused_flows(rank, rank.steps[name], calls, fused, first[rank.rank], engine.fold.loads, spans):
+                rows.put(flows)
+    return rows.whole()
+
+
+class _Rows:
+    """Rows of flows, which may be most of what a process holds: put where they stay."""
+
+    def __init__(self) -> None:
+        self.rows, self.used = np.empty(1 << 10, dtype=tl.FLOWS), 0
+
+    def put(self, flows: Flows) -> None:
+        """More of them."""
+        until = self.used + len(flows.op)
+        if until > len(self.rows):
+            self.rows.resize(max(until, len(self.rows) + len(self.rows) // 4), refcheck=False)  # in place
+        for name, column in zip(Flows._fields, flows, strict=True):
+            self.rows[name][self.used : until] = column
+        self.used = until
+
+    def whole(self) -> NDArray[Any]:
+        """All of them."""
+        self.rows.resize(self.used, refcheck=False)
+        return self.rows
 
 
 def _begins(program: Program) -> dict[str, NDArray[np.int64]]:
