@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import inf
+from collections.abc import Callable, Sized
+from contextlib import suppress
 from typing import Any
 
 import simpy
@@ -66,13 +66,15 @@ class Clock:
         self.rest()
         self.env.run()
 
-    def alone(self, stop: Callable[[], bool]) -> Dues:
-        """From 0 to the end of the first instant after which `stop()` holds. What is left to happen then; the clock is back at 0."""
+    def alone(self, held: Sized) -> Dues:
+        """From 0 to the end of the first instant after which `held` holds anything. What is left to happen then; the clock is back at 0."""
         self.rest()
-        env = self.env
-        while not stop() and (now := env.peek()) < inf:
-            while env.peek() == now:
-                env.step()
+        env, step = self.env, self.env.step
+        with suppress(simpy.core.EmptySchedule):
+            while not held:
+                step()
+                while held and env.peek() == env.now:
+                    step()
         left = self._due
         self._begin()
         return left

@@ -82,7 +82,7 @@ class Replay:
         for members in islands if len(islands) > 1 else ():
             self._held = {}
             self._begin_all(members)
-            left.append(self.clock.alone(lambda: bool(self._held)))
+            left.append(self.clock.alone(self._held))
             left.append(self._held)
         self._held = None
         for dues in left:
