@@ -6,7 +6,7 @@ and counters of the memory in use. Numbers of fields are those of perfetto/trace
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ NANOSECONDS = 1e9
 MOST = 120_000  # slices; where there are more ops, those of one call are one slice
 VALUES = 100_000  # values of all counters together; each may have LEAST in any case
 LEAST = 200
+AT_ONCE = 10_000  # packets: more would be fresh memory
 CLEARED, NEEDED = 1, 2  # sequence flags: names are told from here on; names that were told are used
 BEGIN, END, COUNTER = 1, 2, 4  # types of events
 EXPLICIT = 3  # tracks in the order that they ask for
@@ -60,20 +61,20 @@ class _Trace:
         number = {name: i for i, name in enumerate(dict.fromkeys(names), 1)}
         yield _names(list(number), timeline)
         name = np.array([number[one] for one in names], dtype=np.int64)
-        leaving, entering = _arrows(timeline)
+        slices: list[tuple[NDArray[np.int64], int]] = []  # rows and their track
+        values: list[tuple[NDArray[np.int64], int, NDArray[np.float64]]] = []  # times, their track, bytes
         low = 0
         for order, part in enumerate(timeline.parts):
             high = low + len(part)
             process, packet = self._process(part.rank, order)
             yield packet
-            rows, track = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
             for position, (stream, mine) in enumerate(tracks(timeline, low, high)):
                 yield self._described(f2=stream, f5=process, f12=position)
-                rows.append(mine)
-                track.append(np.full(len(mine), self.tracks))
-            yield _slices(timeline.ops, np.concatenate(rows), np.concatenate(track), name, leaving, entering)
-            yield from self._memory(part.rank, process)
+                slices.append((mine, self.tracks))
+            yield from self._memory(part.rank, process, values)
             low = high
+        yield from _slices(timeline, slices, name)
+        yield from _counters(values)
 
     def _described(self, **more: Any) -> bytes:
         """The packet of the next track: its name f2, parent f5, place f12, and other fields of TrackDescriptor."""
@@ -87,22 +88,33 @@ class _Trace:
         packet = self._described(f2=name, f3=message(f1=rank + 1, f6=name), f11=EXPLICIT, f12=order)  # pid 0 is the idle process
         return self.tracks, packet
 
-    def _memory(self, rank: int, process: int) -> Iterator[bytes]:
+    def _memory(self, rank: int, process: int, told: list[tuple[NDArray[np.int64], int, NDArray[np.float64]]]) -> Iterator[bytes]:
         """Counters in bytes: the total, and each category that is ever used; a value only where it changes, thinned where there are many."""
         curve = memory_curve(self.whole, rank)
         times = np.maximum(np.rint(curve.times * NANOSECONDS).astype(np.int64), 0)
         columns = [("memory", curve.total), *((f"memory: {c}", curve.by_category[:, i]) for i, c in enumerate(CATEGORIES))]
-        rows, track, told = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
         for order, (name, values) in enumerate(columns):
             if not values.any():
                 continue
             yield self._described(f2=name, f5=process, f8=message(f3=BYTES), f12=1000 + order)
             changed = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
-            rows.append(changed[thinned(values[changed], self.points)])
-            track.append(np.full(len(rows[-1]), self.tracks))
-            told.append(values[rows[-1]])
-        held = numbers(30, np.rint(np.concatenate(told)).astype(np.int64))
-        yield _events(times[np.concatenate(rows)], COUNTER, np.concatenate(track), held).data.tobytes()
+            rows = changed[thinned(values[changed], self.points)]
+            told.append((times[rows], self.tracks, values[rows]))
+
+
+def _counters(told: Sequence[tuple[NDArray[np.int64], int, NDArray[np.float64]]]) -> Iterator[bytes]:
+    """The values of counters: times, track and bytes of each."""
+    if told:
+        times, tracks, values = zip(*told, strict=True)
+        at, held = np.concatenate(times), np.rint(np.concatenate(values)).astype(np.int64)
+        track = np.repeat(tracks, [len(x) for x in times])
+        for mine in _pieces(len(at)):
+            yield _events(at[mine], COUNTER, track[mine], numbers(30, held[mine])).data.tobytes()
+
+
+def _pieces(n: int) -> Iterator[slice]:
+    """As many packets as are made at once."""
+    return (slice(at, at + AT_ONCE) for at in range(0, n, AT_ONCE))
 
 
 def _events(times: NDArray[np.int64], kind: int, track: NDArray[np.int64], *more: Bytes) -> Bytes:
@@ -111,11 +123,18 @@ def _events(times: NDArray[np.int64], kind: int, track: NDArray[np.int64], *more
     return nested(1, numbers(8, times), event, same(message(f13=NEEDED, **SEQUENCE), len(times)))
 
 
-def _slices(
-    ops: NDArray[Any], rows: NDArray[np.int64], track: NDArray[np.int64], name: NDArray[np.int64], leaving: NDArray[np.int64], entering: NDArray[np.int64]
-) -> bytes:
-    """Begin and end of each row, in order: slices of a track never overlap. `leaving`, `entering`: rows of the edges, by number."""
-    mine = ops[rows]
+def _slices(timeline: Timeline, on_tracks: Sequence[tuple[NDArray[np.int64], int]], name: NDArray[np.int64]) -> Iterator[bytes]:
+    """Begin and end of the rows on each track, in order: slices of a track never overlap."""
+    if on_tracks:
+        rows = np.concatenate([mine for mine, _ in on_tracks])
+        track = np.repeat([number for _, number in on_tracks], [len(mine) for mine, _ in on_tracks])
+        arrows = [_Arrows(47, timeline.edges["waits_for"]), _Arrows(48, timeline.edges["op"])]
+        for mine in _pieces(len(rows)):
+            yield _begun_and_ended(timeline.ops[rows[mine]], track[mine], name[rows[mine]], [arrow.of(rows[mine]) for arrow in arrows])
+
+
+def _begun_and_ended(mine: NDArray[Any], track: NDArray[np.int64], name: NDArray[np.int64], arrows: Sequence[Bytes]) -> bytes:
+    """Two packets for every row."""
     starts, ends = (np.rint(mine[column] * NANOSECONDS).astype(np.int64) for column in ("start", "end"))
     category = mine["kind"].astype(np.int64) * (len(AXES) + 1) + mine["axis"] + 2
     staged, transfer, waited = mine["stage"] >= 0, mine["kind"] != COMPUTE, mine["start"] - mine["ready"]
@@ -124,24 +143,29 @@ def _slices(
         starts,
         BEGIN,
         track,
-        numbers(10, name[rows]),
+        numbers(10, name),
         numbers(3, category),
         only(staged, nested(4, same(message(f1=2), int(staged.sum())), numbers(4, mine["stage"][staged]))),
         only(transfer, nested(4, same(message(f1=1), int(transfer.sum())), doubles(5, mine["bytes"][transfer]))),
         only(late, nested(4, same(message(f1=3), int(late.sum())), doubles(5, waited[late]))),
-        _flows(47, leaving, rows),
-        _flows(48, entering, rows),
+        *arrows,
     )
     return joined(begin, _events(ends, END, track)).data.tobytes()
 
 
-def _flows(number: int, ends: NDArray[np.int64], rows: NDArray[np.int64]) -> Bytes:
-    """Of each row the numbers of the edges that end there."""
-    order = np.argsort(ends, kind="stable")
-    low, high = np.searchsorted(ends[order], rows, "left"), np.searchsorted(ends[order], rows, "right")
-    counts = high - low
-    at = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-    return fixed(number, order[at] + 1, counts)
+class _Arrows:
+    """One end of all edges, as the field `number` of the slices there."""
+
+    def __init__(self, number: int, ends: NDArray[np.int32]) -> None:
+        self.number, self.order = number, np.argsort(ends, kind="stable")
+        self.ends = ends[self.order]
+
+    def of(self, rows: NDArray[np.int64]) -> Bytes:
+        """Of each row the numbers of the edges that end there."""
+        low, high = np.searchsorted(self.ends, rows, "left"), np.searchsorted(self.ends, rows, "right")
+        counts = high - low
+        at = np.repeat(low - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        return fixed(self.number, self.order[at] + 1, counts)
 
 
 def _names(names: list[str], timeline: Timeline) -> bytes:
@@ -161,8 +185,3 @@ def tracks(timeline: Timeline, low: int, high: int) -> list[tuple[str, NDArray[n
         for k, lane in enumerate(apart(starts[mine], ends[mine])):
             out.append((timeline.streams[stream] + (f" ({k + 1})" if k else ""), low + mine[lane]))
     return out
-
-
-def _arrows(timeline: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows that each edge leaves and enters."""
-    return timeline.edges["waits_for"].astype(np.int64), timeline.edges["op"].astype(np.int64)
