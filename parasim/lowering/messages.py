@@ -97,7 +97,6 @@ def ends(cell: Cell, home: Home, way: Literal["SEND", "RECV"]) -> Iterator[Trans
     """The ends of the messages that a cell sends or receives: those whose other end is on another rank."""
     for a in singles([cell]):
         if a.kind != "W":
-            end = Transfer(way, "F" if a.kind == "F" else "B", a.stage, a.microbatch)
-            other = end.target if way == "SEND" else end.source
-            if home.get((other, a.microbatch), home[a.stage, a.microbatch]) != home[a.stage, a.microbatch]:
-                yield end
+            other = a.stage + (1 if (a.kind == "F") == (way == "SEND") else -1)
+            if home.get((other, a.microbatch), mine := home[a.stage, a.microbatch]) != mine:
+                yield Transfer(way, "F" if a.kind == "F" else "B", a.stage, a.microbatch)

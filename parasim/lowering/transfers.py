@@ -99,12 +99,8 @@ def merge(draft: Draft) -> None:
         groups: list[list[Op]] = []
         elsewhere: dict[Ref, tuple[str, int]] = {}  # last written on another stream, and nothing has waited for it yet -> that stream, when
         for i, op in enumerate(body):
-            last = groups[-1][-1] if groups else None
-            here = (*op.reads, *op.writes) if elsewhere else ()
-            awaited = dict(sorted(elsewhere[r] for r in here if r in elsewhere and elsewhere[r][0] != op.stream))
-            same = isinstance(last, Compute) and (last.label, last.stream) == (op.label, op.stream)
-            apart = any(k.name in APART for o in (op, last) if isinstance(o, Compute) for k in o.kernels)
-            if isinstance(op, Compute) and isinstance(last, Compute) and same and not apart and not op.after and not awaited:
+            awaited = dict(sorted([at for r in (*op.reads, *op.writes) if (at := elsewhere.get(r)) and at[0] != op.stream])) if elsewhere else {}
+            if groups and not awaited and _alike(groups[-1][-1], op):
                 groups[-1].append(op)
             else:
                 groups.append([op])
@@ -113,6 +109,13 @@ def merge(draft: Draft) -> None:
             if op.stream != COMPUTE:
                 elsewhere |= dict.fromkeys(op.writes, (op.stream, i))
         draft.bodies[key] = list(map(_merged, groups))
+
+
+def _alike(last: Op, op: Op) -> bool:
+    """May two neighbours be one op?"""
+    if not (isinstance(op, Compute) and isinstance(last, Compute) and last.label == op.label and last.stream == op.stream) or op.after:
+        return False
+    return APART.isdisjoint([k.name for k in (*last.kernels, *op.kernels)])
 
 
 def _merged(ops: list[Op]) -> Op:
