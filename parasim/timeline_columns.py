@@ -41,8 +41,9 @@ class Scribe:
         program, n = resolved.program, len(resolved)
         static = {name: self._static(body) for name, body in program.bodies.items()}
         table = np.concatenate([static[c.body] for c in program.calls]) if program.calls else np.zeros((0, 7), dtype=np.int64)
-        widest = max((len(c.microbatches) for c in program.calls), default=0)
-        slots = np.array([(*c.microbatches, *[-1] * (widest - len(c.microbatches)), -1) for c in program.calls], dtype=np.int64).reshape(-1, widest + 1)
+        widest = max([len(c.microbatches) for c in program.calls], default=0)
+        ends = [(-1,) * (widest + 1 - n) for n in range(widest + 1)]
+        slots = np.array([c.microbatches + ends[len(c.microbatches)] for c in program.calls], dtype=np.int64).reshape(-1, widest + 1)
         columns = {name: table[:, i].astype(OPS[name]) for i, name in enumerate(LABELS)} | {
             "op": np.arange(n, dtype=np.int32),
             "microbatch": slots[resolved.call, table[:, 6]].astype(np.int32),

@@ -64,8 +64,8 @@ class _Recorded:
             sent = {name: tuple([step.sent for step in steps]) for name, steps in rank.steps.items()}
             key = id(rank.program), tuple(sent.items())
             if key not in scripts:
-                wire = np.concatenate([np.zeros(0), *(np.array(sent[call.body]) for call in rank.program.calls)])
-                scripts[key] = scribe.script(rank.resolved, wire)
+                wire = {name: np.array(nbytes) for name, nbytes in sent.items()}
+                scripts[key] = scribe.script(rank.resolved, np.concatenate([np.zeros(0), *(wire[call.body] for call in rank.program.calls)]))
             found.append(Part(rank.rank, scripts[key], *rank.times))
         return tuple(found)
 
