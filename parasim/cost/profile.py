@@ -66,11 +66,12 @@ COLLECTIVE_ALGORITHMS = (
 KEYS: dict[str, Key] = {
     "compute.matmul_efficiency": Key(1.0, "1", "fraction of the peak that matrix products reach", True),
     "compute.fp8_efficiency": Key(1.0, "1", "fraction of the fp8 peak that fp8 products reach; left out: compute.matmul_efficiency", True),
-    "compute.attention_efficiency": Key(1.0, "1", "fraction of the peak that tiled attention reaches", True),
+    "compute.attention_efficiency": Key(1.0, "1", "fraction of the peak that tiled attention reaches; left out: compute.matmul_efficiency", True),
     "compute.attention_grad_efficiency": Key(1.0, "1", "the same of its backward; left out: compute.attention_efficiency", True),
     "compute.attention_start": Key(0.0, "1", "tokens of a sequence of which tiled attention reaches half of its rate"),
     "compute.product_start": Key(0.0, "1", "elements of the inner width that every tile of a product takes longer"),
     "compute.tile_cost": Key(0.0, "1", "a tile of a x b elements runs 1 + x (1/a + 1/b) times slower than an unbounded one"),
+    "compute.sort_passes": Key(0.0, "1", "copies of tokens read or written besides, per kernel that permutes or combines: where sorting by expert is apart"),
     "compute.memory_efficiency": Key(1.0, "1", "fraction of the memory bandwidth that kernels reach", True),
     "compute.kernel_launch": Key(0.0, "s", "added to every kernel"),
     "compute.memory_passes": Key(1.0, "1", "times the least bytes that kernels bound by memory move: kernels that are not fused move more", True),

@@ -8,13 +8,14 @@ from dataclasses import replace
 from ..errors import Refused, Violation
 from ..program.ops import Compute, Kernel, Op
 from .device import Device
-from .price import Kind, Price, dims
+from .price import Kind, Price, dims, width
 from .pricing import PRICES
 from .products import SHAPES, filled
 from .products import reached as fraction
 from .profile import Profile
 
 EFFICIENCY: Mapping[Kind, str] = {"matmul": "compute.matmul_efficiency", "attention": "compute.attention_efficiency"}
+SORTED = ("permute", "permute_grad", "combine", "combine_grad")
 
 
 def _host_rate(kind: Kind, accelerator: Device) -> float:
@@ -29,7 +30,7 @@ def _host_rate(kind: Kind, accelerator: Device) -> float:
 def _efficiency(kernel: Kernel, price: Price, accelerator: Device, profile: Profile) -> float:
     """Fraction of the peak of its dtype that a product or tiled attention reaches."""
     get = profile.get
-    reached = get(EFFICIENCY[price.kind])
+    reached = get(EFFICIENCY[price.kind], get("compute.matmul_efficiency"))
     unit = None if accelerator.matrix_unit is None else accelerator.matrix_unit.value
     if price.kind == "attention":
         reached = get("compute.attention_grad_efficiency", reached) if kernel.name.endswith("_grad") else reached
@@ -41,6 +42,15 @@ def _efficiency(kernel: Kernel, price: Price, accelerator: Device, profile: Prof
     shape = SHAPES[kernel.name](dims(kernel))
     reached *= filled(shape.n, unit) * filled(shape.k, unit)
     return reached * fraction(shape, None if count is None else count.value, get("compute.product_start"), get("compute.tile_cost"))
+
+
+def _moved(kernel: Kernel, price: Price, profile: Profile) -> float:
+    """Bytes that a kernel bound by memory moves: `compute.memory_passes` times the least of them, and w r c for each of `compute.sort_passes`."""
+    nbytes = price.bytes(kernel)
+    if kernel.name in SORTED:
+        rows, columns, _ = dims(kernel)
+        nbytes += profile.get("compute.sort_passes") * width(kernel) * rows * columns
+    return profile.get("compute.memory_passes") * nbytes
 
 
 def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
@@ -59,8 +69,8 @@ def seconds(kernel: Kernel, accelerator: Device, profile: Profile) -> float:
         return 0.0
     if price.kind in ("link", "host"):
         return price.bytes(kernel) / _host_rate(price.kind, accelerator) + profile.get("compute.kernel_launch")
-    passes = profile.get("compute.memory_passes") if price.kind == "memory" else 1.0
-    moving = passes * price.bytes(kernel) / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
+    nbytes = _moved(kernel, price, profile) if price.kind == "memory" else price.bytes(kernel)
+    moving = nbytes / (accelerator.memory_bandwidth.value * profile.get("compute.memory_efficiency"))
     work = price.flops(kernel)
     computing = work / (accelerator.peak(kernel.dtype) * _efficiency(kernel, price, accelerator, profile)) if work else 0.0
     return max(computing, moving) + price.launches(kernel) * profile.get("compute.kernel_launch")

@@ -233,6 +233,25 @@ def test_slices_are_launched_one_by_one() -> None:
     assert seconds(kernel("copy_slices", (10**6, 8)), Machine(), FITTED) == pytest.approx(4e6 / 0.8e12 + 8 * 5e-6, rel=1e-12)
 
 
+def test_attention_without_a_number_of_its_own_runs_at_the_efficiency_of_products() -> None:
+    """b a s^2 (d + e) FLOPs at half of 1 PFLOP/s."""
+    half = Profile("half", numbers={"compute.matmul_efficiency": Number(0.5, "1", "test", "assumed")})
+    assert seconds(kernel("attention", (1, 8192, 32, 32, 128)), Machine(), half) == pytest.approx(2 * 32 * 8192**2 * 128 / 0.5e15, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "copies"),
+    [("permute", 1), ("permute_grad", 1), ("combine", 1), ("combine_grad", 2)],  # of 8 t rows, beside the t tokens
+)
+def test_copies_that_are_sorted_apart_move_more_often(name: str, copies: int) -> None:
+    """3 passes over w c ((copies + 4) r + t): 4 more copies of every row, as each of permute, unpermute and their gradients in MaxText's moe.py."""
+    numbers = {"compute.sort_passes": 4.0, "compute.memory_passes": 3.0}
+    sorting = Profile("sorting", numbers={k: Number(v, "1", "test", "assumed") for k, v in numbers.items()})
+    tokens, rows = R, 8 * R
+    expected = 3 * 2 * C * ((copies + 4) * rows + tokens) / 1e12
+    assert seconds(kernel(name, (rows, C, tokens)), Machine(), sorting) == pytest.approx(expected, rel=1e-12)
+
+
 def test_delay_takes_its_seconds() -> None:
     assert seconds(kernel("delay", (0.125,)), Machine(), FITTED) == 0.125
 
