@@ -17,6 +17,7 @@ from parasim.units import parse
 Tree = Mapping[str, Any]
 GPT_VOCAB = 51200  # Megatron's padded GPT-2 vocabulary
 GPT: Tree = {"activation": "gelu", "norm": "layer_norm", "positions": "learned", "bias": True, "tied": True}
+MPT: Tree = {**GPT, "vocab": 50368}  # MPTConfig's defaults, which llm-foundry's files for training (scripts/train/yamls/pretrain) leave as they are
 LLAMA: Tree = {"activation": "swiglu", "norm": "rms_norm", "positions": "rotary", "bias": False, "tied": False}
 SHAPE = ("layers", "hidden", "heads")
 FAMILY = ("activation", "norm", "positions", "bias", "tied", "norm_weights", "norm_at", "qk_norm", "latent", "head_dim")
@@ -65,9 +66,9 @@ def model(row: Tree, notes: list[str]) -> dict[str, Any]:
         notes.append(f"sliding window of {given['sliding_window']}: attention to all earlier tokens is computed here")
     if str(given.get("attention")) == "MLA" and "latent" not in out:
         raise NotModelled("sizes of the latent attention are not published, and no model of the catalog has this shape")
-    if "tied_embeddings" in given:
-        out["tied"] = bool(given["tied_embeddings"])
-    return _cut(_activation(given, out, family, notes), int(row["strategy"].get("tp") or 1), notes)
+    out = _activation(given, out, family, notes)
+    out["tied"] = bool(given["tied_embeddings"]) if "tied_embeddings" in given else _tied(given, out, notes)
+    return _cut(out, int(row["strategy"].get("tp") or 1), notes)
 
 
 def _cut(out: dict[str, Any], tp: int, notes: list[str]) -> dict[str, Any]:
@@ -86,8 +87,11 @@ def _words(name: object) -> set[str]:
 
 
 def _family(given: Tree, notes: list[str]) -> tuple[Tree, Tree]:
-    """The catalog's entry of the same shape, or nothing, and what the row does not print of its family."""
-    same = {name: tree for name, tree in _catalog().items() if all(tree.get(key) == given[key] for key in SHAPE)}
+    """The catalog's entry of the same shape and family name, or nothing, and what the row does not print of its family."""
+    if "mpt" in str(given.get("name")).lower():
+        notes.append("activation, norms and positions not published: those of llm-foundry's files for MPT")
+        return MPT, {key: MPT[key] for key in FAMILY if key in MPT}
+    same = {name: tree for name, tree in _catalog().items() if all(tree.get(key) == given[key] for key in SHAPE) and _akin(given.get("name"), name)}
     same = {n: t for n, t in same.items() if not given.get("ffn_hidden") or given.get("moe") or t.get("ffn") == given["ffn_hidden"]}
     same = {n: t for n, t in same.items() if bool(given.get("moe")) == bool(t.get("experts"))}
     if same:
@@ -100,12 +104,16 @@ def _family(given: Tree, notes: list[str]) -> tuple[Tree, Tree]:
     family = LLAMA if gated or any(word in str(given.get("name")).lower() for word in ("llama", "mistral", "mixtral", "qwen", "deepseek")) else GPT
     if "nemotron" in str(given.get("name")).lower():
         family = {**LLAMA, "activation": "squared_relu", "norm": "layer_norm"}
-    if "mpt" in str(given.get("name")).lower():
-        family = {**GPT, "positions": "alibi", "bias": False, "norm_weights": "scale"}
     if "activation" in given:
         return {}, {**family, "activation": given["activation"]}
     notes.append(f"activation not published: {family['activation']}")
     return {}, family
+
+
+def _akin(name: object, entry: str) -> bool:
+    """Whether a published name may mean an entry of the catalog: it has no word of a family, or one of the entry's ("GPT 16B" is no Nemotron of its shape)."""
+    families = {word for word in _words(name) if word.isalpha() and len(word) > 1}
+    return not families or any(word in str(name).lower() for word in _words(entry) if word.isalpha() and len(word) > 1)
 
 
 def _experts(given: Tree, like: Tree) -> dict[str, Any]:
@@ -136,3 +144,16 @@ def _activation(given: Tree, out: dict[str, Any], family: Tree, notes: list[str]
         notes.append(f"with {other['activation']} the model has its published {given['params_b']} billion parameters")
         return other
     return out
+
+
+def _tied(given: Tree, out: dict[str, Any], notes: list[str]) -> bool:
+    """Where the row does not say whether embedding and head are one matrix: as its family, unless the other is much nearer to the published parameters."""
+    if not given.get("params_b"):
+        return bool(out["tied"])
+    published = float(given["params_b"]) * parse("1 GB", "bytes")
+    miss, miss_other = (abs(count({**out, "tied": tied}) / published - 1) for tied in (out["tied"], not out["tied"]))
+    if miss > 0.01 and miss_other < miss / 2:
+        how = "two matrices" if out["tied"] else "one matrix"
+        notes.append(f"with embedding and head as {how} the model has its published {given['params_b']} billion parameters")
+        return not out["tied"]
+    return bool(out["tied"])

@@ -70,6 +70,24 @@ def test_models_of_the_catalog_complete_a_row() -> None:
     assert (model["kv_heads"], model["vocab"], model["activation"]) == (8, 128256, "swiglu")  # as published for this shape
 
 
+def test_a_model_is_of_the_catalog_where_its_name_allows_it() -> None:
+    """A GPT of the shape of Nemotron-4 15B has keys and values of every head; MPT is what llm-foundry's files train: learned positions, biases, 50368 words."""
+    row = rows("megatron_readme_h100")["megatron_readme_h100-0002"]
+    gpt, nemotron = (to_case(change(row, "model", name=name, tied_embeddings=False)).run["model"] for name in ("GPT 16B", "Nemotron-4 15B"))
+    assert (gpt["kv_heads"], gpt["activation"], nemotron["kv_heads"], nemotron["activation"]) == (48, "gelu", 8, "squared_relu")
+    mpt = to_case(change(row, "model", name="MPT-7b", layers=32, hidden=4096, heads=32, ffn_hidden=None, vocab=None)).run["model"]
+    assert (mpt["positions"], mpt["bias"], mpt["vocab"]) == ("learned", True, 50368)
+
+
+def test_published_parameters_say_whether_embedding_and_head_are_one_matrix() -> None:
+    """16 billion: 32 layers of 12 x 6144^2 and one vocabulary of 131072 x 6144 are 15.3, two are 16.1. Printed as 15.3 it is one."""
+    row = rows("megatron_readme_h100")["megatron_readme_h100-0002"]
+    two, one = to_case(row), to_case(change(row, "model", params_b=15.3))
+    assert not two.run["model"]["tied"] and any("two matrices" in note for note in two.assumptions)
+    assert one.run["model"]["tied"] and to_case(change(row, "model", tied_embeddings=True)).run["model"]["tied"]
+    assert count(two.run["model"]) - count(one.run["model"]) == 131072 * 6144
+
+
 def test_layouts(plain: dict[str, Any]) -> None:
     def run(**strategy: Any) -> Any:
         return to_case(change(plain, "strategy", tp=1, dp=8, global_batch=32, **strategy)).run
