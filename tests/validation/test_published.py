@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from parasim.cost.accuracy import accuracies
@@ -16,7 +17,7 @@ from parasim.cost.profile import load_profile
 from validation import ledger
 from validation.__main__ import app
 from validation.cache import Cache, Task, answers, task_of
-from validation.fit import Problem, Solution, _recipe, cross_validated
+from validation.fit import PROFILES, Problem, Solution, _recipe, cross_validated
 from validation.predict import DATA, Fastest, _shortened, prepare
 from validation.rows import NotModelled, read_rows, to_case
 
@@ -155,6 +156,9 @@ def test_few_numbers_are_fitted_and_all_have_a_source() -> None:
             profile = load_profile(name)
             assert {key for key in entry["fitted"] if profile.numbers[key].status != "fitted"} == set()
             assert {key for key in entry.get("numbers", {}) if key not in profile.numbers} == set()
+    names = ["nvidia", *recipe["bases"], *recipe["profiles"]]
+    own = [n for name in names for n in yaml.safe_load((PROFILES / f"{name}.yaml").read_text())["numbers"].values()]
+    assert len([n for n in own if n["status"] != "datasheet"]) <= 40
     assert all(a.rows > 0 and 0 <= a.median <= a.p90 for a in accuracies()) and accuracies()
 
 
