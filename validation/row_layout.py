@@ -220,9 +220,9 @@ def _balanced(model: Tree, layers: int, stages: int) -> list[int]:
 
 
 def _redistributed(model: Tree, layers: int, stages: int) -> list[int]:
-    """Layers per stage with the head counted as layers of equal FLOPs: 2 h V of 24 h^2 per token."""
+    """Layers per stage with the head counted as layers of equal FLOPs: 2 h V of 24 h^2 per token. A head that outweighs its share is alone."""
     head = model["vocab"] / (12 * model["hidden"])
-    last = max(1, round((layers + head) / stages - head))
+    last = max(0, round((layers + head) / stages - head))
     each, more = divmod(layers - last, stages - 1)
     return [each + (i < more) for i in range(stages - 1)] + [last]
 

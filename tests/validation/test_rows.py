@@ -154,6 +154,13 @@ def test_ends_of_a_pipeline_may_hold_the_embedding_or_the_head_alone() -> None:
     assert build(dict(case.run)).plan.layout.pipeline.layers[0] == 0
 
 
+def test_redistributed_layers_leave_a_large_head_alone() -> None:
+    """32 layers of 3072 and a head of V / (12 h) layers on 8 stages: 0.9 for 32768 words leaves 3 layers beside it, 7.1 for 262144 outweigh 39.1 / 8."""
+    row = rows("vocab_parallel")["vocab_parallel-0000"]
+    dealt = {v: to_case(change(change(row, "model", vocab=v), "strategy", vocab_method="redis")).run["pipeline"]["layers"] for v in (32768, 262144)}
+    assert dealt == {32768: [5, 4, 4, 4, 4, 4, 4, 3], 262144: [5, 5, 5, 5, 4, 4, 4, 0]}
+
+
 @pytest.mark.parametrize(
     ("block", "values", "reason"),
     [
