@@ -38,8 +38,9 @@ value of these rows; the structure of the model was revised after it, no number 
 for all steps of an accelerator family gives, the guess of a spreadsheet. {bare}[All rows](errors.csv) are beside this page.
 """
 BARE = """*Nothing fitted* is the same model with the numbers of datasheets alone: every
-efficiency and factor of a rate at 1 (but what memory reaches by the vendor's guide), a product at full rate whatever its shape, kernels bound by memory moving their bytes once, latencies other than
-those of the cluster file, overheads and slow-downs at 0; which algorithms run and what is overlapped stays.
+efficiency and factor of a rate at 1 (but what memory reaches by the vendor's guide), a product at full rate whatever its shape, kernels bound by
+memory moving their bytes once, latencies other than those of the cluster file, overheads and slow-downs at 0; which algorithms run and what is
+overlapped stays.
 """
 RANKS = """Rows of one source, model, accelerator and number of devices, where there are at least {least}. Spearman's correlation of predicted
 and measured times: of whole steps, and per token, where layouts with a larger batch are not slower for it. Median per token: {middle}.
