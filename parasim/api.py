@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +25,7 @@ from .executor import execute
 from .lowering import lower
 from .lowering.study import Study, lower_study
 from .plots.artist import Artist, Picture, draw
+from .program.beside import verified
 from .program.ops import Compute, Op
 from .program.workload import Workload
 from .report import Report, summarize
@@ -87,13 +89,17 @@ class Result:
         return self.report._repr_html_()
 
 
-def simulate_run(run: Run, *, fold: bool = True) -> Result:
-    """Lower and simulate a run; wall-clock seconds go to the report only, so that equal inputs give equal Timelines."""
+def simulate_run(run: Run, *, fold: bool = True, beside: bool = False) -> Result:
+    """Lower and simulate a run; wall-clock seconds go to the report only, so that equal inputs give equal Timelines.
+
+    `beside`: verify the Workload in a copy of this process meanwhile.
+    """
     began = time.perf_counter()
-    workload = lower(run.plan)
-    lowered = time.perf_counter()
-    timeline = simulate(workload, run.cluster, run.profile, fold=fold)
-    clocks = {"lowering_s": lowered - began, "wall_s": time.perf_counter() - lowered}
+    workload = lower(run.plan, check=not beside)
+    with verified(workload) if beside else nullcontext():
+        lowered = time.perf_counter()
+        timeline = simulate(workload, run.cluster, run.profile, fold=fold)
+        clocks = {"lowering_s": lowered - began, "wall_s": time.perf_counter() - lowered}
     return Result(run, workload, timeline, clocks)
 
 

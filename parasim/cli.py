@@ -66,7 +66,7 @@ def run(
         directory = out or (None if json else Path("parasim-out") / loaded.name)
         if directory is not None:
             writable(directory)
-        result = simulate_run(loaded, fold=not no_fold)
+        result = simulate_run(loaded, fold=not no_fold, beside=True)
 
         def show() -> None:
             _print_json(result.report.to_json()) if json else _print(str(result.report))

@@ -9,13 +9,12 @@ import numpy as np
 
 from ..collecting import uncollected
 from ..config.plan import Plan
-from ..errors import InvalidProgram
 from ..model.spec import Transformer
 from ..parallel.heads import copies_groups, head_coordinate, kv_copies
 from ..parallel.mesh import Mesh
 from ..parallel.placement import orders_of, placement_of, stage_bounds
 from ..parallel.routing import loads
-from ..program.checks import verify
+from ..program.checks import require_sound
 from ..program.workload import KV_COPIES, KV_HEAD, ZIGZAG, IntArray, Workload
 from .compute import compute
 from .context import NEXT, PREVIOUS, context
@@ -104,9 +103,8 @@ def lower(plan: Plan, *, check: bool = True) -> Workload:
         loads=loads(layout, sparse) if sparse else {},
         steps=1 + max(call.step for program in programs for call in program.calls),
     )
-    violations = verify(workload) if check else ()
-    if violations:
-        raise InvalidProgram(violations)
+    if check:
+        require_sound(workload)
     return workload
 
 

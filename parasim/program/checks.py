@@ -264,3 +264,10 @@ def verify(workload: Workload) -> tuple[Violation, ...]:
         stuck = _Dry(workload, resolved, first).run()
         found += [Violation(f"rank {first[c]}", resolved[c].text(i), "can never start or end (deadlock in a dry run)") for c, i in stuck]
     return tuple(found)
+
+
+def require_sound(workload: Workload) -> None:
+    """Raise InvalidProgram where `verify` objects."""
+    violations = verify(workload)
+    if violations:
+        raise InvalidProgram(violations)
