@@ -95,7 +95,7 @@ def fit(
             profile = with_fragmentation(load_profile(name), recipe, cache, workers)
             typer.echo(f"{name}: {profile.numbers[KEY].value:g}")
             differs |= _written(profile, out, check)
-        _judged(differs and check)
+        _judged(differs)
         return
     with ProcessPoolExecutor(max(1, workers)) as pool:
         for base in names or list(recipe["bases"]):
@@ -107,15 +107,15 @@ def fit(
             _print(problem, solution, crossed)
             if not check:
                 _save_accuracy(problem, crossed)
-    _judged(differs and check)
+    _judged(differs)
 
 
 def _written(profile: Profile, out: Path, check: bool) -> bool:
-    """Write `profile`, unless this is a check; whether it is another than the catalog's."""
-    differs = load_profile(profile.name) != profile
-    if not check:
-        save_profile(profile, out / f"{profile.name}.yaml")
-    return differs
+    """Write `profile`; where this is a check write nothing, and say whether it is another than the catalog's."""
+    if check:
+        return load_profile(profile.name) != profile
+    save_profile(profile, out / f"{profile.name}.yaml")
+    return False
 
 
 def _judged(differs: bool) -> None:

@@ -86,34 +86,40 @@ def _words(name: object) -> set[str]:
     return set(re.findall(r"[a-z]+|\d+(?:\.\d+)?", str(name).lower())) - {"b"}
 
 
+def _kin(name: object) -> set[str]:
+    """The words of a name that may be those of a family."""
+    return {word for word in _words(name) if word.isalpha() and len(word) > 1}
+
+
 def _family(given: Tree, notes: list[str]) -> tuple[Tree, Tree]:
     """The catalog's entry of the same shape and family name, or nothing, and what the row does not print of its family."""
-    if "mpt" in str(given.get("name")).lower():
-        notes.append("activation, norms and positions not published: those of llm-foundry's files for MPT")
-        return MPT, {key: MPT[key] for key in FAMILY if key in MPT}
-    same = {name: tree for name, tree in _catalog().items() if all(tree.get(key) == given[key] for key in SHAPE) and _akin(given.get("name"), name)}
+    name, printed = str(given.get("name")).lower(), {"activation": given["activation"]} if "activation" in given else {}
+    same = {n: t for n, t in _catalog().items() if all(t.get(key) == given[key] for key in SHAPE) and _akin(name, n)}
     same = {n: t for n, t in same.items() if not given.get("ffn_hidden") or given.get("moe") or t.get("ffn") == given["ffn_hidden"]}
     same = {n: t for n, t in same.items() if bool(given.get("moe")) == bool(t.get("experts"))}
-    if same:
-        name = max(same, key=lambda n: len(_words(n) & _words(given.get("name"))))
-        tree = same[name]
-        if "activation" not in given:
-            notes.append(f"activation, norms and positions not published: those of {name}, which has this shape")
-        return tree, {key: tree[key] for key in FAMILY if key in tree} | ({"activation": given["activation"]} if "activation" in given else {})
+    like: Tree = {}
+    whose = ""
+    if "mpt" in name:
+        like, whose = MPT, "llm-foundry's files for MPT"
+    elif same:
+        best = max(same, key=lambda n: len(_words(n) & _words(name)))
+        like, whose = same[best], f"{best}, which has this shape"
+    if like:
+        if not printed:
+            notes.append(f"activation, norms and positions not published: those of {whose}")
+        return like, {key: like[key] for key in FAMILY if key in like} | printed
     gated = given.get("activation") in ("swiglu", "geglu")
-    family = LLAMA if gated or any(word in str(given.get("name")).lower() for word in ("llama", "mistral", "mixtral", "qwen", "deepseek")) else GPT
-    if "nemotron" in str(given.get("name")).lower():
+    family = LLAMA if gated or any(word in name for word in ("llama", "mistral", "mixtral", "qwen", "deepseek")) else GPT
+    if "nemotron" in name:
         family = {**LLAMA, "activation": "squared_relu", "norm": "layer_norm"}
-    if "activation" in given:
-        return {}, {**family, "activation": given["activation"]}
-    notes.append(f"activation not published: {family['activation']}")
-    return {}, family
+    if not printed:
+        notes.append(f"activation not published: {family['activation']}")
+    return {}, {**family, **printed}
 
 
-def _akin(name: object, entry: str) -> bool:
+def _akin(name: str, entry: str) -> bool:
     """Whether a published name may mean an entry of the catalog: it has no word of a family, or one of the entry's ("GPT 16B" is no Nemotron of its shape)."""
-    families = {word for word in _words(name) if word.isalpha() and len(word) > 1}
-    return not families or any(word in str(name).lower() for word in _words(entry) if word.isalpha() and len(word) > 1)
+    return not _kin(name) or any(word in name for word in _kin(entry))
 
 
 def _experts(given: Tree, like: Tree) -> dict[str, Any]:
@@ -133,13 +139,17 @@ def count(tree: Tree) -> float:
     return float(parameters(read_model(tree, "model")))
 
 
+def _miss(tree: Tree, given: Tree) -> float:
+    """How far the parameters of a model are from the published number, over that."""
+    return abs(count(tree) / (float(given["params_b"]) * parse("1 GB", "bytes")) - 1)
+
+
 def _activation(given: Tree, out: dict[str, Any], family: Tree, notes: list[str]) -> dict[str, Any]:
     """Where neither the row nor the catalog says the activation, a gated one if that is much nearer to the published number of parameters."""
     if "activation" in given or not given.get("params_b") or "experts" in out or "latent" in out:
         return out
-    published = float(given["params_b"]) * parse("1 GB", "bytes")
     other = {**out, "activation": "gelu" if out["activation"] == "swiglu" else "swiglu"}
-    miss, miss_other = (abs(count(tree) / published - 1) for tree in (out, other))
+    miss, miss_other = (_miss(tree, given) for tree in (out, other))
     if miss > 0.1 and miss_other < miss / 2:
         notes.append(f"with {other['activation']} the model has its published {given['params_b']} billion parameters")
         return other
@@ -150,8 +160,7 @@ def _tied(given: Tree, out: dict[str, Any], notes: list[str]) -> bool:
     """Where the row does not say whether embedding and head are one matrix: as its family, unless the other is much nearer to the published parameters."""
     if not given.get("params_b"):
         return bool(out["tied"])
-    published = float(given["params_b"]) * parse("1 GB", "bytes")
-    miss, miss_other = (abs(count({**out, "tied": tied}) / published - 1) for tied in (out["tied"], not out["tied"]))
+    miss, miss_other = (_miss({**out, "tied": tied}, given) for tied in (out["tied"], not out["tied"]))
     if miss > 0.01 and miss_other < miss / 2:
         how = "two matrices" if out["tied"] else "one matrix"
         notes.append(f"with embedding and head as {how} the model has its published {given['params_b']} billion parameters")

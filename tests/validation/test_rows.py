@@ -77,6 +77,7 @@ def test_a_model_is_of_the_catalog_where_its_name_allows_it() -> None:
     assert (gpt["kv_heads"], gpt["activation"], nemotron["kv_heads"], nemotron["activation"]) == (48, "gelu", 8, "squared_relu")
     mpt = to_case(change(row, "model", name="MPT-7b", layers=32, hidden=4096, heads=32, ffn_hidden=None, vocab=None)).run["model"]
     assert (mpt["positions"], mpt["bias"], mpt["vocab"]) == ("learned", True, 50368)
+    assert to_case(change(row, "model", name="MPT-7b", activation="relu")).run["model"]["activation"] == "relu"  # what is printed holds
 
 
 def test_published_parameters_say_whether_embedding_and_head_are_one_matrix() -> None:
